@@ -1,0 +1,1 @@
+"""The `gsub` command and what a training script imports (top floor)."""

@@ -1,0 +1,1 @@
+"""The commands of `gsub`, one module each."""

@@ -1,0 +1,1 @@
+"""The site, declared: model, topology, examples, development cluster (ground floor)."""

@@ -1,0 +1,1 @@
+"""Beside slurmctld: talking to Slurm, deciding, serving."""

@@ -1,0 +1,1 @@
+"""Talking to Slurm: one protocol, several back ends."""
