@@ -1,0 +1,199 @@
+"""The configuration files of a development cluster: pure text from a specification.
+
+Facts of `slurm.conf` on one machine (several slurmd, GPU device files, cgroups off) are in docs/devcluster.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from site_configs.devcluster.spec import (
+    CPUS_PER_NODE,
+    GPU_MODEL,
+    MEMORY_MB_PER_NODE,
+    ClusterSpec,
+    Paths,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """TCP ports on the loopback address, a run of consecutive numbers from `base`."""
+
+    base: int
+
+    @property
+    def slurmctld(self) -> int:
+        """The controller's."""
+        return self.base
+
+    @property
+    def slurmdbd(self) -> int:
+        """The accounting daemon's."""
+        return self.base + 1
+
+    @property
+    def mariadb(self) -> int:
+        """The database's."""
+        return self.base + 2
+
+    def slurmd(self, index: int) -> int:
+        """The node daemon's of node number `index` (from 1)."""
+        return self.base + 2 + index
+
+    @staticmethod
+    def count(spec: ClusterSpec) -> int:
+        """How many ports a cluster takes."""
+        return 3 + spec.nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who the daemons run as, and what this machine is called.
+
+    `slurm_user` runs slurmctld and slurmdbd, `slurmd_user` the node daemons (root where there are several users).
+    """
+
+    hostname: str
+    slurm_user: str
+    slurmd_user: str
+
+
+def slurm_conf(spec: ClusterSpec, paths: Paths, ports: Ports, who: Identity) -> str:
+    """The cluster's slurm.conf; the same text serves 22.05 to 26.05."""
+    cpus_per_gpu = CPUS_PER_NODE // spec.gpus
+    lines = [
+        "# Development cluster, written by site_configs.devcluster; `up` writes it again.",
+        f"ClusterName={spec.name}",
+        f"SlurmctldHost={who.hostname}(127.0.0.1)",
+        f"SlurmctldPort={ports.slurmctld}",
+        f"SlurmUser={who.slurm_user}",
+        f"SlurmdUser={who.slurmd_user}",
+        "AuthType=auth/munge",
+        f"AuthInfo=socket={paths.munge_socket}",
+        "CredType=cred/munge",
+        f"StateSaveLocation={paths.root}/spool/slurmctld",
+        f"SlurmdSpoolDir={paths.root}/spool/%n",
+        f"SlurmctldPidFile={paths.run}/slurmctld.pid",
+        f"SlurmdPidFile={paths.run}/slurmd-%n.pid",
+        f"SlurmctldLogFile={paths.log}/slurmctld.log",
+        f"SlurmdLogFile={paths.log}/slurmd-%n.log",
+        "SlurmctldDebug=info",
+        "SlurmdDebug=info",
+        "LogTimeFormat=iso8601_ms",
+        "SlurmdParameters=config_overrides",
+        "ProctrackType=proctrack/linuxproc",
+        "TaskPlugin=task/none",
+        "MpiDefault=none",
+        "PrologFlags=Alloc",
+        "ReturnToService=2",
+        "KillWait=5",
+        "MinJobAge=300",
+        "TCPTimeout=5",
+        "SlurmctldTimeout=60",
+        "SlurmdTimeout=300",
+        "JobRequeue=1",
+        "SchedulerType=sched/backfill",
+        "SchedulerParameters=bf_interval=5,sched_min_interval=100000",
+        "PreemptType=preempt/partition_prio",
+        "PreemptMode=REQUEUE",
+        "SelectType=select/cons_tres",
+        "SelectTypeParameters=CR_Core_Memory",
+        "GresTypes=gpu",
+        "TopologyPlugin=topology/tree",
+        "JobAcctGatherType=jobacct_gather/linux",
+        "JobAcctGatherFrequency=5",
+        "JobCompType=jobcomp/none",
+    ]
+    if spec.accounting:
+        lines += [
+            "AccountingStorageType=accounting_storage/slurmdbd",
+            "AccountingStorageHost=127.0.0.1",
+            f"AccountingStoragePort={ports.slurmdbd}",
+            f"AccountingStoragePass={paths.munge_socket}",
+            "AccountingStorageTRES=gres/gpu",
+            "AccountingStorageEnforce=associations,limits,qos",
+            "AccountingStoreFlags=job_comment,job_script,job_env",
+            "PriorityType=priority/multifactor",
+        ]
+    else:
+        lines += ["AccountingStorageType=accounting_storage/none"]
+    for leaf, nodes in spec.leaves.items():
+        start, stop = int(nodes[0][1:]), int(nodes[-1][1:])
+        lines.append(
+            f"NodeName={_nodes(nodes)} NodeHostname={who.hostname} NodeAddr=127.0.0.1 "
+            f"Port={_range(ports.slurmd(start), ports.slurmd(stop))} "
+            f"CPUs={CPUS_PER_NODE} Sockets=2 CoresPerSocket={CPUS_PER_NODE // 2} ThreadsPerCore=1 "
+            f"RealMemory={MEMORY_MB_PER_NODE} Gres=gpu:{spec.gpus} Feature={GPU_MODEL},{leaf}"
+        )
+    everyone = _nodes(spec.node_names)
+    # Without a stated need a job gets CPUs and memory in proportion to its GPUs, as most sites have it.
+    defaults = f"DefCpuPerGPU={cpus_per_gpu} DefMemPerCPU={MEMORY_MB_PER_NODE // CPUS_PER_NODE}"
+    lines += [
+        f"PartitionName=gpu Nodes={everyone} Default=YES MaxTime=7-00:00:00 DefaultTime=01:00:00 "
+        f"PriorityTier=1 State=UP {defaults}",
+        f"PartitionName=debug Nodes={everyone} MaxTime=00:30:00 DefaultTime=00:10:00 "
+        f"PriorityTier=1 State=UP {defaults}",
+        # preempts jobs of the partitions above by requeue
+        f"PartitionName=urgent Nodes={everyone} MaxTime=1-00:00:00 DefaultTime=01:00:00 "
+        f"PriorityTier=10 State=UP {defaults}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def gres_conf(spec: ClusterSpec, paths: Paths) -> str:
+    """The GPUs' device files; a `Count` without `File` would make the nodes INVAL."""
+    return f"NodeName={_nodes(spec.node_names)} Name=gpu File={paths.dev}/nvidia{_range(0, spec.gpus - 1)}\n"
+
+
+def topology_conf(spec: ClusterSpec) -> str:
+    """Two leaf switches under a spine."""
+    leaves = [f"SwitchName={leaf} Nodes={_nodes(nodes)}" for leaf, nodes in spec.leaves.items()]
+    return "\n".join([*leaves, f"SwitchName=spine Switches={','.join(spec.leaves)}"]) + "\n"
+
+
+def cgroup_conf() -> str:
+    """cgroups off: wanted by 24.11 and newer; 22.05 does not know the key and needs none."""
+    return "CgroupPlugin=disabled\n"
+
+
+def slurmdbd_conf(paths: Paths, ports: Ports, who: Identity, password: str) -> str:
+    """slurmdbd.conf; holds the database's password, so its mode is 0600."""
+    return "\n".join(
+        [
+            "DbdHost=localhost",
+            "DbdAddr=127.0.0.1",
+            f"DbdPort={ports.slurmdbd}",
+            f"SlurmUser={who.slurm_user}",
+            "AuthType=auth/munge",
+            f"AuthInfo=socket={paths.munge_socket}",
+            f"LogFile={paths.log}/slurmdbd.log",
+            f"PidFile={paths.run}/slurmdbd.pid",
+            "StorageType=accounting_storage/mysql",
+            "StorageHost=127.0.0.1",
+            f"StoragePort={ports.mariadb}",
+            "StorageUser=slurm",
+            f"StoragePass={password}",
+            "StorageLoc=slurm_acct_db",
+            "",
+        ]
+    )
+
+
+def _nodes(names: tuple[str, ...]) -> str:
+    return names[0] if len(names) == 1 else f"n[{names[0][1:]}-{names[-1][1:]}]"
+
+
+def _range(first: int, last: int) -> str:
+    return str(first) if first == last else f"[{first}-{last}]"
+
+
+def site_toml(spec: ClusterSpec, paths: Paths) -> str:
+    """The cluster's site file, as a sysadmin would write it."""
+    return "\n".join(
+        [
+            "# The development cluster as a site; every key is in docs/site-file.md.",
+            f'name = "{spec.name}"',
+            "",
+        ]
+    )

@@ -1,0 +1,333 @@
+"""Where a cluster's Slurm comes from: this machine's packages, or a Debian suite in a cached chroot.
+
+Both give the same three things: an argument vector that runs a command there, a user table, and a Python with what
+jobs need. A chroot is entered in a private mount namespace, so nothing is ever mounted on the machine itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import requires
+from pathlib import Path
+from typing import Final
+
+from site_configs.devcluster.spec import DevClusterError, Release, cache_home
+
+Say = Callable[[str], None]
+
+SLURM_PACKAGES: Final = (
+    "slurmctld",
+    "slurmd",
+    "slurm-client",
+    "slurm-wlm-basic-plugins",
+    "munge",
+    "lua-posix",
+)
+ACCOUNTING_PACKAGES: Final = ("slurmdbd", "mariadb-server")
+# Debian's suites keep their release files for a limited time; an old mirror must still serve.
+_APT_OPTIONS: Final = ('Acquire::Check-Valid-Until "false"', 'APT::Install-Recommends "false"')
+_ENTER: Final = Path(__file__).with_name("enter.sh")
+_PASSED_ON: Final = ("PIP_", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user as a root file system knows them."""
+
+    name: str
+    uid: int
+    gid: int
+    home: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rootfs:
+    """A file system with Slurm in it.
+
+    `root` is `/` for the machine's own; `binds` names the file with the bind mounts of a chroot.
+    """
+
+    release: Release
+    root: Path
+    binds: Path | None = None
+
+    @property
+    def is_chroot(self) -> bool:
+        """Whether commands are run behind a chroot."""
+        return self.root != Path("/")
+
+    def argv(self, command: Sequence[str], *, user: User | None = None, cwd: Path | None = None) -> list[str]:
+        """The vector that runs `command` here, as `user`, in `cwd` where that is visible."""
+        line = list(command)
+        if user is not None and user.uid != os.geteuid():
+            ids = [f"--reuid={user.uid}", f"--regid={user.gid}", "--clear-groups"]
+            line = ["setpriv", *ids, "--", *line]
+        if not self.is_chroot:
+            return line
+        if self.binds is None:
+            raise ValueError("a chroot needs its list of bind mounts")
+        enter = ["sh", str(_ENTER), str(self.root), str(self.binds), str(cwd or "/")]
+        return ["unshare", "--mount", "--propagation", "private", "--", *enter, *line]
+
+    def user(self, name: str) -> User:
+        """Look a user up in this file system's own table, where ids may differ from the machine's."""
+        table = self.root / "etc/passwd"
+        for line in table.read_text(errors="replace").splitlines():
+            fields = line.split(":")
+            if len(fields) >= 7 and fields[0] == name:
+                return User(name, int(fields[2]), int(fields[3]), fields[5])
+        raise DevClusterError(f"no user {name!r} in {table}")
+
+    def python(self) -> Path:
+        """The base interpreter that every user may run, as seen from inside."""
+        return Path("/usr/bin/python3") if self.is_chroot else _public_python()
+
+
+def prepare(release: Release, *, accounting: bool, say: Say) -> Rootfs:
+    """Make sure that `release` can run here; install or build what it lacks.
+
+    Raises
+    ------
+    DevClusterError: it cannot be had; says what to install, or who must.
+    """
+    cache_home().mkdir(parents=True, exist_ok=True)
+    with _locked(cache_home() / f"{release}.lock"):
+        if release == "host":
+            _install_host(accounting=accounting, say=say)
+            return Rootfs("host", Path("/"))
+        return Rootfs(release, _make_chroot(release, say=say))
+
+
+# --- the machine's own packages -------------------------------------------------------------------------------------
+
+
+def _install_host(*, accounting: bool, say: Say) -> None:
+    wanted = [*SLURM_PACKAGES, *(ACCOUNTING_PACKAGES if accounting else ())]
+    missing = [name for name in wanted if not _installed(name)]
+    if shutil.which("cc") is None:
+        missing += ["gcc", "libc6-dev"]
+    if missing:
+        install_packages(missing, say=say)
+
+
+def install_packages(names: Sequence[str], *, say: Say) -> None:
+    """Install Debian packages on this machine, without letting their services start.
+
+    Raises
+    ------
+    DevClusterError: not root, or not a Debian-like machine, or apt refused.
+    """
+    line = f"apt-get install {' '.join(names)}"
+    if shutil.which("apt-get") is None:
+        raise DevClusterError(
+            f"this machine lacks {', '.join(names)} and has no apt-get.\n"
+            "The development cluster runs on Debian and Ubuntu; elsewhere install Slurm 22.05 or newer and munge first."
+        )
+    if os.geteuid() != 0:
+        raise DevClusterError(
+            f"this machine lacks {', '.join(names)}, and only root can install them: ask for\n  {line}"
+        )
+    say(f"installing {' '.join(names)}")
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    apt = ["apt-get", "-q", "-y"]
+    with _no_service_starts():
+        for command in (
+            [*apt, "update"],
+            [*apt, "install", "--no-install-recommends", *names],
+        ):
+            done = subprocess.run(command, env=env, capture_output=True, text=True, errors="replace")
+            if done.returncode and command[-1] != "update":
+                tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-3:])
+                raise DevClusterError(f"`{line}` failed:\n{tail}")
+
+
+def _installed(package: str) -> bool:
+    done = subprocess.run(
+        ["dpkg-query", "-W", "-f", "${db:Status-Status}", package], capture_output=True, text=True
+    )
+    return done.stdout == "installed"
+
+
+@contextlib.contextmanager
+def _no_service_starts() -> Iterator[None]:
+    """Keep apt from starting the machine-wide munge, MariaDB and Slurm: the cluster starts its own.
+
+    Debian's documented way is a policy-rc.d that answers 101; one that the machine already has is left alone.
+    """
+    policy = Path("/usr/sbin/policy-rc.d")
+    try:
+        fd = os.open(policy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o755)
+    except FileExistsError:
+        yield
+        return
+    with os.fdopen(fd, "w") as file:
+        file.write("#!/bin/sh\nexit 101\n")
+    try:
+        yield
+    finally:
+        policy.unlink(missing_ok=True)
+
+
+# --- a Debian suite in a chroot -------------------------------------------------------------------------------------
+
+
+def _make_chroot(suite: Release, *, say: Say) -> Path:
+    root = cache_home() / suite
+    if (root / ".complete").exists():
+        return root
+    if os.geteuid() != 0:
+        raise DevClusterError(
+            f"Slurm of Debian {suite} runs in a chroot, and only root can make one: run this as root,\n"
+            "or use --slurm host"
+        )
+    if shutil.which("mmdebstrap") is None:
+        install_packages(["mmdebstrap"], say=say)
+    say(f"building the chroot of Debian {suite} (once, about a minute)")
+    unfinished = cache_home() / f"{suite}.unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    packages = [*SLURM_PACKAGES, *ACCOUNTING_PACKAGES, "python3", "python3-venv", "ca-certificates", "procps"]
+    command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(packages)}"]
+    command += [f"--aptopt={option}" for option in _APT_OPTIONS]
+    done = subprocess.run([*command, suite, str(unfinished)], capture_output=True, text=True, errors="replace")
+    if done.returncode:
+        tail = "\n".join(done.stderr.strip().splitlines()[-2:])
+        raise DevClusterError(f"the chroot of Debian {suite} could not be made (mmdebstrap):\n{tail}")
+    # The machine may trust certificate authorities of its own, for a mirror behind a proxy.
+    authorities = Path("/etc/ssl/certs/ca-certificates.crt")
+    if authorities.exists():
+        shutil.copy(authorities, unfinished / "etc/ssl/certs/ca-certificates.crt")
+    (unfinished / ".complete").touch()
+    unfinished.rename(root)
+    return root
+
+
+def write_binds(rootfs: Rootfs, visible: Sequence[Path], users: Sequence[User], etc: Path) -> Rootfs:
+    """Give a chroot its bind mounts: the kernel's file systems, `visible` folders, and a user table with `users`."""
+    if not rootfs.is_chroot:
+        return rootfs
+    for name, extra in (
+        ("passwd", [f"{u.name}:x:{u.uid}:{u.gid}::{u.home}:/bin/bash" for u in users]),
+        ("group", [f"{u.name}:x:{u.gid}:" for u in users]),
+    ):
+        own = (rootfs.root / "etc" / name).read_text().splitlines()
+        (etc / name).write_text("\n".join([*own, *extra]) + "\n")
+    pairs = [(Path(p), Path(p)) for p in ("/proc", "/sys", "/dev", "/tmp", "/home")]  # noqa: S108 - a mount point
+    pairs += [(path, path) for path in visible]
+    pairs += [(etc / name, Path("/etc") / name) for name in ("passwd", "group")]
+    pairs += [(Path("/etc") / name, Path("/etc") / name) for name in ("hosts", "resolv.conf", "hostname")]
+    lines = []
+    for source, target in pairs:
+        inside = rootfs.root / target.relative_to("/")
+        if source.is_dir():
+            inside.mkdir(parents=True, exist_ok=True)
+        elif not source.exists():
+            continue
+        elif not inside.exists():
+            inside.touch()
+        lines.append(f"{source} {target}")
+    binds = etc / "binds"
+    binds.write_text("\n".join(lines) + "\n")
+    return Rootfs(rootfs.release, rootfs.root, binds)
+
+
+# --- Python for jobs and users --------------------------------------------------------------------------------------
+
+
+def python_packages(rootfs: Rootfs, *, say: Say) -> Path:
+    """A virtual environment with what our packages and the examples need; its path as seen from inside.
+
+    Made once for each set of requirements and interpreter, and shared by all clusters of that file system.
+    """
+    wanted = _requirements()
+    version = subprocess.run(
+        rootfs_argv(rootfs, [str(rootfs.python()), "-c", "import sys; print(sys.version)"]),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    digest = hashlib.sha256("\n".join([version, *wanted]).encode()).hexdigest()[:12]
+    inside = Path("/opt/gsub") / f"deps-{digest}" if rootfs.is_chroot else cache_home() / "host" / f"deps-{digest}"
+    outside = rootfs.root / inside.relative_to("/") if rootfs.is_chroot else inside
+    with _locked(cache_home() / f"{rootfs.release}-python.lock"):
+        if (outside / ".complete").exists():
+            return inside
+        say("installing the Python packages for jobs (once)")
+        shutil.rmtree(outside, ignore_errors=True)
+        outside.parent.mkdir(parents=True, exist_ok=True)
+        env = {k: v for k, v in os.environ.items() if k.startswith(_PASSED_ON)}
+        env |= {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": os.environ.get("HOME", "/root"), **_pip_index()}
+        steps = (
+            [str(rootfs.python()), "-m", "venv", str(inside)],
+            [f"{inside}/bin/python", "-m", "pip", "install", "-q", "--disable-pip-version-check", *wanted],
+        )
+        for step in steps:
+            done = subprocess.run(
+                rootfs_argv(rootfs, step), env=env, capture_output=True, text=True, errors="replace"
+            )
+            if done.returncode:
+                tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-3:])
+                raise DevClusterError(f"the Python packages for jobs could not be installed:\n{tail}")
+        (outside / ".complete").touch()
+    return inside
+
+
+def rootfs_argv(rootfs: Rootfs, command: Sequence[str]) -> list[str]:
+    """Run a command in a root file system that has no cluster (and so no bind mounts) yet."""
+    return ["chroot", str(rootfs.root), *command] if rootfs.is_chroot else list(command)
+
+
+def _requirements() -> tuple[str, ...]:
+    """What `gsub[examples]` asks for, from the package's own metadata."""
+    lines = requires("gsub") or []
+    wanted = []
+    for line in lines:
+        requirement, _, marker = (part.strip() for part in line.partition(";"))
+        if "extra ==" not in marker:
+            wanted.append(line)
+        elif "examples" in marker:
+            wanted.append(requirement)
+    return tuple(sorted(wanted))
+
+
+def _pip_index() -> Mapping[str, str]:
+    """The machine's choice of package index, which pip's own files keep and a chroot does not see."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, errors="replace"
+    )
+    chosen = {}
+    for line in done.stdout.splitlines():
+        key, _, value = line.partition("=")
+        if key in ("global.index-url", "user.index-url") and value:
+            chosen["PIP_INDEX_URL"] = value.strip("'\"")
+    return chosen
+
+
+def _public_python() -> Path:
+    """An interpreter that every user of this machine may run: ours if its path is open, else the system's."""
+    for candidate in (Path(sys.base_prefix) / "bin/python3", Path("/usr/bin/python3")):
+        real = candidate.resolve()
+        if not real.exists():
+            continue
+        if os.geteuid() != 0 or all(parent.stat().st_mode & stat.S_IXOTH for parent in (real, *real.parents)):
+            return candidate
+    raise DevClusterError(
+        "no Python that the cluster's users may run: ours lies in a private folder, and there is no /usr/bin/python3.\n"
+        "Install it: apt-get install python3 python3-venv"
+    )
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock file: two clusters brought up at once must not build the same thing twice."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

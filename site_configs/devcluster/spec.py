@@ -1,0 +1,186 @@
+"""What a development cluster is asked to be, and where its files lie."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+Release = Literal["host", "trixie", "forky"]
+Policy = Literal["observe", "advise", "enforce"]
+
+RELEASES: Final[tuple[Release, ...]] = get_args(Release)
+POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
+
+# The emulated node: a DGX-like machine, whatever this one really has.
+CPUS_PER_NODE: Final = 64
+MEMORY_MB_PER_NODE: Final = 512_000
+GPU_MODEL: Final = "a100"
+
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,23}")
+
+
+class DevClusterError(Exception):
+    """The development cluster cannot do what was asked; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSpec:
+    """A development cluster as asked for.
+
+    Parameters
+    ----------
+    name: of the cluster and of its folder; several names stand side by side.
+    nodes, gpus: nodes, and emulated GPUs on each node.
+    slurm: `host` takes this machine's own packages; a Debian suite runs in a chroot.
+    policy: the mode that the generated site file gives to gsub's policies.
+    accounting: slurmdbd on MariaDB.
+    """
+
+    name: str = "dev"
+    nodes: int = 8
+    gpus: int = 8
+    slurm: Release = "host"
+    policy: Policy = "observe"
+    accounting: bool = True
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise DevClusterError(
+                f"cluster name {self.name!r}: want a lower-case letter, then up to 23 letters, digits or '-'"
+            )
+        if not 1 <= self.nodes <= 64:
+            raise DevClusterError(f"{self.nodes} nodes: want 1 to 64 (each is a slurmd on this machine)")
+        if not 1 <= self.gpus <= 16:
+            raise DevClusterError(f"{self.gpus} GPUs a node: want 1 to 16")
+        if self.slurm not in RELEASES:
+            raise DevClusterError(f"release {self.slurm!r}: want one of {', '.join(RELEASES)}")
+        if self.policy not in POLICIES:
+            raise DevClusterError(f"policy {self.policy!r}: want one of {', '.join(POLICIES)}")
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """`n1` ... `n8`."""
+        return tuple(f"n{i}" for i in range(1, self.nodes + 1))
+
+    @property
+    def leaves(self) -> dict[str, tuple[str, ...]]:
+        """The leaf switches and their nodes: two halves; one leaf when there is one node."""
+        names = self.node_names
+        half = (len(names) + 1) // 2
+        halves = {"leaf1": names[:half], "leaf2": names[half:]}
+        return {leaf: nodes for leaf, nodes in halves.items() if nodes}
+
+    def to_json(self) -> str:
+        """The specification as it is kept beside the cluster's state."""
+        return json.dumps(dataclasses.asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> ClusterSpec:
+        """Read what `to_json` wrote."""
+        return cls(**json.loads(text))
+
+
+def state_home() -> Path:
+    """The folder that holds every development cluster of this user.
+
+    As root it is readable by all, since the cluster's ordinary users work in it.
+    """
+    if "GSUB_DEVCLUSTER_HOME" in os.environ:
+        return Path(os.environ["GSUB_DEVCLUSTER_HOME"]).absolute()
+    if os.geteuid() == 0:
+        return Path("/var/lib/gsub-devcluster")
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "gsub-devcluster"
+
+
+def cache_home() -> Path:
+    """The folder of what clusters share and a new one need not make again: chroots, Python packages."""
+    if os.geteuid() == 0:
+        return Path("/var/cache/gsub-devcluster")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gsub-devcluster"
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """The files of one cluster, all below `root`."""
+
+    root: Path
+
+    @property
+    def etc(self) -> Path:
+        """slurm.conf and what goes with it; the site file."""
+        return self.root / "etc"
+
+    @property
+    def run(self) -> Path:
+        """Sockets and pid files."""
+        return self.root / "run"
+
+    @property
+    def munge(self) -> Path:
+        """munged's folder: key, socket, log."""
+        return self.root / "munge"
+
+    @property
+    def log(self) -> Path:
+        """A log file a daemon."""
+        return self.root / "log"
+
+    @property
+    def gpus(self) -> Path:
+        """State of the emulated GPUs, `<node>/<index>/`."""
+        return self.root / "gpus"
+
+    @property
+    def lib(self) -> Path:
+        """Where the emulated libnvidia-ml.so.1 lies."""
+        return self.root / "lib"
+
+    @property
+    def dev(self) -> Path:
+        """The device files that gres.conf names."""
+        return self.root / "dev"
+
+    @property
+    def src(self) -> Path:
+        """A copy of our packages, readable by the cluster's users."""
+        return self.root / "src"
+
+    @property
+    def venv(self) -> Path:
+        """The Python that jobs and users of the cluster see."""
+        return self.root / "venv"
+
+    @property
+    def home(self) -> Path:
+        """A working folder for each user, seen by every node."""
+        return self.root / "home"
+
+    @property
+    def slurm_conf(self) -> Path:
+        """The cluster's slurm.conf."""
+        return self.etc / "slurm.conf"
+
+    @property
+    def site(self) -> Path:
+        """The cluster's site file."""
+        return self.etc / "site.toml"
+
+    @property
+    def munge_socket(self) -> Path:
+        """Where the cluster's own munged listens; munged wants every folder above it to be root's or its own."""
+        return self.munge / "socket"
+
+    @property
+    def supervisor_socket(self) -> Path:
+        """Where the supervisor takes commands (mode 0600)."""
+        return self.root / "supervisor.sock"
+
+    @property
+    def spec(self) -> Path:
+        """The specification the cluster was made from, with its ports."""
+        return self.root / "cluster.json"
