@@ -62,9 +62,14 @@ def initialise(run: Run, paths: Paths, user: str) -> None:
 
 
 def grant(run: Run, paths: Paths, password: str) -> None:
-    """Let slurmdbd in, and nobody else over TCP."""
+    """Make slurmdbd's database and let it in, and nobody else over TCP.
+
+    slurmdbd would make the database itself, after a first connection that fails: libmariadb 11.8.9 (forky) refuses every
+    result on a handle that is used again after a failure ("maximum allowed number of columns (=0)").
+    """
     # The password is ours, of [0-9a-f] only: nothing to quote.
     sql = (
+        "CREATE DATABASE IF NOT EXISTS slurm_acct_db; "
         f"CREATE USER IF NOT EXISTS slurm@'127.0.0.1' IDENTIFIED BY '{password}'; "
         f"ALTER USER slurm@'127.0.0.1' IDENTIFIED BY '{password}'; "
         "GRANT ALL ON slurm_acct_db.* TO slurm@'127.0.0.1';"
