@@ -572,14 +572,16 @@ def _give(path: Path, owner: User) -> None:
 
 
 def _device_file(path: Path) -> None:
-    """A GPU's device file for gres.conf: /dev/null's numbers; a plain file where only root may make devices."""
-    if path.exists():
-        return
+    """A GPU's device file for gres.conf: /dev/null's numbers, or a link to it where only root may make devices.
+
+    With a plain file Slurm counts the GPU but hands out no CUDA_VISIBLE_DEVICES.
+    """
+    path.unlink(missing_ok=True)
     if os.geteuid() == 0:
         os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
         path.chmod(0o666)
     else:
-        path.touch()
+        path.symlink_to("/dev/null")
 
 
 def _free_ports(count: int) -> int:
