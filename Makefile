@@ -1,0 +1,45 @@
+# make demo: the example training job on a real Slurm, from nothing.   make test: the tests.   make help: the rest.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+DEVCLUSTER := $(RUN) -m site_configs.devcluster
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test cluster cluster-down bench lint
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
+
+demo: $(VENV)/.ready ## a real training job on a real Slurm, reported
+	@$(RUN) -m site_configs.devcluster.demo
+
+test: $(VENV)/.ready ## the tests, on each Slurm release that can run here
+	@$(RUN) -m pytest $(PYTEST_ARGS)
+
+cluster: $(VENV)/.ready ## start the development cluster
+	@$(DEVCLUSTER) up
+
+cluster-down: $(VENV)/.ready ## end every development cluster; no process and no mount stays
+	@$(DEVCLUSTER) down --all
+
+bench: $(VENV)/.ready ## the figures of docs/measured.md, as ratios
+	@$(RUN) -m tests.bench.bench_cli
+
+lint: $(VENV)/.ready ## ruff, mypy strict, import-linter
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/lint-imports
+
+# A virtual environment in this folder. Debian and Ubuntu ship python3 without venv: root gets it, others get the sentence.
+$(VENV)/.ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "gsub needs Python 3.10 or newer, and $(PYTHON) is not: try make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+		{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get -q update && \
+		  DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends python3-venv; } || \
+		{ echo "Python's venv is missing here; ask root for: apt-get install python3-venv"; exit 1; }
+	@echo "making the virtual environment $(VENV) (once)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	@touch $@
