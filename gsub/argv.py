@@ -1,0 +1,174 @@
+"""A command line `gsub [our options] [sbatch options] SCRIPT [ARGS]`, split as sbatch itself would read it.
+
+getopt_long(3) decides where an option ends and where SCRIPT begins: unique prefixes, an exact match wins, short
+options in clusters, optional arguments only attached, `--`, and the first other word ends the options. In
+heterogeneous jobs a word `:` stands between components; sbatch drops it wherever it looks for the script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gsub.sbatch_options import ALIASES, Argument, Table
+
+OURS: Final = {
+    "--watch": "follow the job after submission",
+    "--dry-run": "submit nothing; show what would be asked for and sbatch's own estimate",
+    "--json": "answer with one JSON object",
+    "--no-smoke": "no smoke test for this job",
+    "--debug": "show the traceback of an unexpected error",
+}
+"""Our options. None takes a value, is abbreviated, or begins or equals an option of any sbatch."""
+
+HETJOB_SEPARATOR: Final = ":"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """An option that was given: its full name and its value, None where it has none."""
+
+    name: str
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options at the head of a list of words.
+
+    `components` has one tuple a component of a heterogeneous job, else one. `end` is the index of the first word
+    that is no option. `ours` are the indices of our words. `unsure` are the words whose meaning the table does
+    not know: options of site plugins, abbreviations that releases read differently.
+    """
+
+    components: tuple[tuple[Setting, ...], ...]
+    end: int
+    ours: tuple[int, ...]
+    unsure: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """A command line of gsub, split.
+
+    Parameters
+    ----------
+    ours: our options.
+    sbatch: the words for sbatch, the user's own without ours.
+    components: sbatch's options, a tuple a component of a heterogeneous job.
+    script: None when the script comes from standard input or from `--wrap`.
+    args: the words after SCRIPT.
+    unsure: an option of sbatch that the table does not know stands ahead of SCRIPT.
+    """
+
+    ours: frozenset[str]
+    sbatch: tuple[str, ...]
+    components: tuple[tuple[Setting, ...], ...]
+    script: str | None
+    args: tuple[str, ...]
+    unsure: bool
+
+    def given(self, name: str) -> bool:
+        """Whether an option of sbatch was given, in any component."""
+        return any(setting.name == name for component in self.components for setting in component)
+
+    @property
+    def wrap(self) -> str | None:
+        """The command of `--wrap`."""
+        values = [s.value for component in self.components for s in component if s.name == "wrap"]
+        return values[-1] if values else None
+
+
+def split(words: Sequence[str], table: Table) -> CommandLine:
+    """Split the words after `gsub`.
+
+    >>> line = split(["-N", "2", "--watch", "train.sh", "--json"], Table.of_all())
+    >>> line.sbatch, line.script, line.args, sorted(line.ours)
+    (('-N', '2', 'train.sh', '--json'), 'train.sh', ('--json',), ['--watch'])
+    """
+    options = read_options(words, table, ours=frozenset(OURS))
+    dropped = frozenset(options.ours)
+    rest = tuple(words[options.end :])
+    return CommandLine(
+        ours=frozenset(words[i] for i in options.ours),
+        sbatch=tuple(word for i, word in enumerate(words) if i not in dropped),
+        components=options.components,
+        script=rest[0] if rest else None,
+        args=rest[1:],
+        unsure=bool(options.unsure),
+    )
+
+
+def read_options(words: Sequence[str], table: Table, *, ours: frozenset[str] = frozenset()) -> Options:
+    """Read the options at the head of `words` as getopt_long does; never fails, since sbatch is the judge."""
+    reader = _Reader(words, table)
+    our_words: list[int] = []
+    while (word := reader.word()) is not None:
+        if word == HETJOB_SEPARATOR:
+            reader.components.append([])
+        elif word in ours:
+            our_words.append(reader.at)
+        elif word == "--":
+            reader.at += 1
+            break
+        elif word.startswith("--"):
+            reader.long(word[2:])
+        elif word.startswith("-") and word != "-":
+            reader.cluster(word[1:])
+        else:
+            break
+        reader.at += 1
+    return Options(
+        components=tuple(tuple(component) for component in reader.components),
+        end=reader.at,
+        ours=tuple(our_words),
+        unsure=tuple(reader.unsure),
+    )
+
+
+class _Reader:
+    """The place in the words, and what has been read."""
+
+    def __init__(self, words: Sequence[str], table: Table) -> None:
+        self.words = words
+        self.table = table
+        self.at = 0
+        self.components: list[list[Setting]] = [[]]
+        self.unsure: list[int] = []
+
+    def word(self) -> str | None:
+        return self.words[self.at] if self.at < len(self.words) else None
+
+    def long(self, text: str) -> None:
+        name, equals, attached = text.partition("=")
+        candidates = self.table.candidates(name)
+        arities = {self.table.long[candidate] for candidate in candidates}
+        if len(candidates) != 1:
+            self.unsure.append(self.at)
+            # Of one mind about the next word: the place of SCRIPT is sure even so.
+            if arities != {"required"}:
+                return
+        full = candidates[0] if len(candidates) == 1 else name
+        self._set(full, "required" if arities == {"required"} else "none", attached if equals else None)
+
+    def cluster(self, letters: str) -> None:
+        for i, letter in enumerate(letters):
+            option = self.table.short.get(letter)
+            if option is None:
+                self.unsure.append(self.at)
+                continue
+            rest = letters[i + 1 :]
+            if option.argument == "none":
+                self._set(option.name, "none", None)
+                continue
+            self._set(option.name, option.argument, rest or None)
+            return
+
+    def _set(self, name: str, argument: Argument, value: str | None) -> None:
+        if argument == "required" and value is None:
+            self.at += 1
+            while self.word() == HETJOB_SEPARATOR:
+                self.at += 1
+            value = self.word()
+        self.components[-1].append(Setting(ALIASES.get(name, name), value))
