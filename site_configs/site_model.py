@@ -1,0 +1,334 @@
+"""What a site file says, as values: the site's tables, their keys, kinds, defaults and documentation.
+
+Each field is one key of the file; docs/site-file.md is generated from it. Durations are seconds, sizes MiB,
+and None means "not stated". `site_configs.site` loads the file.
+"""
+
+# ruff: noqa: RUF009 - t.key() makes a dataclasses.field, which ruff cannot know
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from site_configs import toml_table as t
+
+if TYPE_CHECKING:
+    from site_configs.topology import Topologies
+
+__all__ = [
+    "MODES",
+    "Account",
+    "Failures",
+    "GpuType",
+    "Locality",
+    "Mode",
+    "Partition",
+    "Policy",
+    "Profiles",
+    "Resources",
+    "Service",
+    "Site",
+    "Slurm",
+    "Smoke",
+    "Store",
+    "TopologySource",
+]
+
+Mode = Literal["observe", "advise", "enforce"]
+MODES: tuple[Mode, ...] = ("observe", "advise", "enforce")
+"""From the most cautious to the least."""
+
+_USER = t.word("a user name", r"[a-z_][a-z0-9_.-]{0,63}\$?", "Write login names, not groups or uids.")
+_CLUSTER = t.word(
+    "a cluster name", r"[a-z0-9][a-z0-9_-]{0,39}", "Copy ClusterName from slurm.conf, in lower case."
+)
+_LINE = t.word("a short line of text", r"[^\x00-\x1f\x7f]{1,100}", "Write 1 to 100 characters on one line.")
+_NAME = t.word(
+    "a name", r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}", "Write letters, digits, and _ . : - between them."
+)
+_PREFIX = t.word(
+    "the start of a feature", r"[A-Za-z][A-Za-z0-9_.-]{0,31}", 'Write how the features start, like "leaf".'
+)
+_SERVICE_URL = t.word(
+    "the address of the service",
+    r"https?://[A-Za-z0-9.:\[\]-]+(/[^\s]*)?",
+    'Write it like "http://controller:6830".',
+)
+_STORE_URL = t.word(
+    "the address of a store",
+    r"sqlite:////[^\s?#]+|postgresql\+psycopg://[^\s:@/]*(@[^\s@/]+)?/[^\s]+",
+    'Write "sqlite:////PATH" or "postgresql+psycopg://USER@HOST/NAME"; a password goes into ~/.pgpass.',
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Slurm:
+    """Where Slurm is, when its commands do not find it by themselves."""
+
+    conf: str = t.key(
+        "", t.PATH, "slurm.conf, handed to Slurm's commands as SLURM_CONF. Unset: they look themselves."
+    )
+    bin: str = t.key("", t.PATH, "Folder of sbatch, squeue... Unset: PATH.")
+
+
+@dataclass(frozen=True, slots=True)
+class TopologySource:
+    """Where the network's shape is declared: a file, or features; neither means a flat network."""
+
+    file: str = t.key(
+        "", t.PATH, "Slurm's topology.conf, or topology.yaml (25.05 and newer). Unset: no file."
+    )
+    feature_prefix: str = t.key(
+        "",
+        _PREFIX,
+        "Without a topology plugin: the node features that start so name a leaf each. Unset: none do.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How far gsub may go. Partitions and accounts may say otherwise."""
+
+    mode: Mode = t.key(
+        "observe",
+        t.choice(*MODES),
+        "observe: decide and record; advise: also tell the user; enforce: also change the job.",
+    )
+    rollout: int = t.key(
+        100,
+        t.PERCENT,
+        "Share of users whom the mode covers, chosen by uid and stable; the others are observed.",
+    )
+    repack: bool = t.key(
+        False, t.FLAG, "May gang change a stated shape (nodes x GPUs) of the same number of GPUs?"
+    )
+    retune: Literal["off", "lower", "both"] = t.key(
+        "off",
+        t.choice("off", "lower", "both"),
+        "May sensitivity change stated CPUs and memory: not at all, down, or both ways?",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Locality:
+    """What keeping a job together is worth: a wait of up to (slowdown - 1) x run_time, at most max_wait.
+
+    The two defaults serve workloads that nothing is known about yet.
+    """
+
+    slowdown: float = t.key(
+        1.15,
+        t.ratio(1, 10),
+        "Run time of a spread job over that of a compact one; 1 means that spreading costs nothing.",
+    )
+    run_time: int = t.key(4 * 3600, t.DURATION, "Expected run time of a job.")
+    max_wait: int = t.key(
+        1800,
+        t.DURATION,
+        "Longest wait for locality. Slurm cuts it at max_switch_wait (SchedulerParameters, default 300 s).",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Bounds on the CPUs and memory that gsub gives to a job, for each of its GPUs."""
+
+    max_cpus_per_gpu: int | None = t.key(
+        None, t.count(1, 4096, "CPUs"), "Most CPUs that gsub gives per GPU. Unset: no cap but the node."
+    )
+    max_memory_per_gpu: int | None = t.key(
+        None, t.SIZE, "Most memory that gsub gives per GPU. Unset: no cap but the node."
+    )
+    keep_cpus_per_gpu: int = t.key(
+        1, t.count(0, 4096, "CPUs"), "CPUs left for each remaining GPU of a node when a job gets more."
+    )
+    keep_memory_per_gpu: int = t.key(
+        4096, t.SIZE, "Memory left for each remaining GPU of a node when a job gets more."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Smoke:
+    """The short run on one GPU that finds failures before a big job does."""
+
+    above_gpus: int | None = t.key(
+        None,
+        t.count(0, 1_000_000, "GPUs"),
+        "Jobs with more GPUs than this are smoked unasked. Unset: only when asked.",
+    )
+    way: Literal["race", "gate"] = t.key(
+        "race",
+        t.choice("race", "gate"),
+        "race: the real job queues at once and is held if the smoke fails; gate: it waits for the smoke.",
+    )
+    max_wait: int = t.key(
+        600, t.DURATION, "A smoke that has not started by then is dropped and lifts its gate."
+    )
+    two_nodes: bool = t.key(
+        False, t.FLAG, "Smoke jobs of several nodes on two nodes with a GPU each, not on one GPU?"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """How ended jobs are judged."""
+
+    signatures: tuple[str, ...] = t.key(
+        (), t.listing(t.PATH, "a list of paths"), "Signature files of the site, read after gsub's own."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Profiles:
+    """What is learnt about workloads, and for whom."""
+
+    share_in_account: bool = t.key(
+        False, t.FLAG, "May users of one Slurm account profit from each other's profiles?"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Where gsubd listens."""
+
+    url: str = t.key("", _SERVICE_URL, "Its HTTP API. Unset: gsub works without, with less to tell.")
+    socket: str = t.key("/run/gsub/decision.sock", t.PATH, "The decision socket on the controller's host.")
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Where gsubd keeps what happened."""
+
+    url: str = t.key(
+        "sqlite:////var/lib/gsub/store.db",
+        _STORE_URL,
+        "SQLAlchemy address, without a password: every user can read this file.",
+    )
+    retention: int = t.key(365 * 86400, t.DURATION, "Records older than this are removed.")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuType:
+    """A type of GPU, named as in Gres=gpu:NAME:8."""
+
+    name: str
+    memory: int | None = t.key(None, t.SIZE, "Memory of one GPU. Unset: as NVML says.")
+    product: str = t.key(
+        "", _LINE, "What NVML calls it (nvidia-smi -L), where Slurm's name says less. Unset: not known."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition of slurm.conf. One that is not declared is treated as the site says."""
+
+    name: str
+    nodes: tuple[str, ...] = t.key(
+        (), t.HOSTLIST, "Its nodes, as Nodes= in slurm.conf. Unset: as Slurm says."
+    )
+    gpus_per_node: int | None = t.key(
+        None, t.count(0, 1024, "GPUs"), "GPUs of one node. Unset: as Slurm says."
+    )
+    cpus_per_node: int | None = t.key(
+        None, t.count(1, 65536, "CPUs"), "CPUs= of one node in slurm.conf. Unset: as Slurm says."
+    )
+    memory_per_node: int | None = t.key(
+        None, t.SIZE, "RealMemory= of one node in slurm.conf. Unset: as Slurm says."
+    )
+    gpu_type: str = t.key(
+        "", _NAME, "Type of its GPUs, one of [gpu_types], where Gres does not name it. Unset: as Slurm says."
+    )
+    topology: str = t.key(
+        "", _NAME, "Its topology in topology.yaml (Topology= in slurm.conf). Unset: the cluster's default."
+    )
+    mode: Mode | None = t.key(
+        None, t.choice(*MODES), "As policy.mode, for this partition. Unset: policy.mode."
+    )
+    rollout: int = t.key(100, t.PERCENT, "As policy.rollout, for this partition's mode.")
+    locality: Locality = t.key(Locality(), t.table(Locality), "As [locality]; what is unset is the site's.")
+    resources: Resources = t.key(
+        Resources(), t.table(Resources), "As [resources]; what is unset is the site's."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A Slurm account that is treated in its own way."""
+
+    name: str
+    mode: Mode | None = t.key(None, t.choice(*MODES), "As policy.mode, for this account. Unset: policy.mode.")
+    rollout: int = t.key(100, t.PERCENT, "As policy.rollout, for this account's mode.")
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A site file. ``Site(cluster="")`` is a site without one: gsub observes."""
+
+    cluster: str = field(metadata=t.about(_CLUSTER, "Slurm's ClusterName; records are kept under it"))
+    name: str = t.key("", _LINE, "What people call the site. Unset: the cluster's name.")
+    operators: tuple[str, ...] = t.key(
+        (), t.listing(_USER, "a list of user names"), "Users who see everybody's records."
+    )
+    slurm: Slurm = t.key(Slurm(), t.table(Slurm), "")
+    topology: TopologySource = t.key(TopologySource(), t.table(TopologySource), "")
+    policy: Policy = t.key(Policy(), t.table(Policy), "")
+    locality: Locality = t.key(Locality(), t.table(Locality), "")
+    resources: Resources = t.key(Resources(), t.table(Resources), "")
+    smoke: Smoke = t.key(Smoke(), t.table(Smoke), "")
+    failures: Failures = t.key(Failures(), t.table(Failures), "")
+    profiles: Profiles = t.key(Profiles(), t.table(Profiles), "")
+    service: Service = t.key(Service(), t.table(Service), "")
+    store: Store = t.key(Store(), t.table(Store), "")
+    gpu_types: Mapping[str, GpuType] = field(
+        default_factory=dict, hash=False, metadata=t.about(t.named_tables(GpuType), "")
+    )
+    partitions: Mapping[str, Partition] = field(
+        default_factory=dict, hash=False, metadata=t.about(t.named_tables(Partition), "")
+    )
+    accounts: Mapping[str, Account] = field(
+        default_factory=dict, hash=False, metadata=t.about(t.named_tables(Account), "")
+    )
+
+    def partition(self, name: str) -> Partition:
+        """The partition as declared, or what the site says of every other one."""
+        return self.partitions.get(name) or Partition(name, locality=self.locality, resources=self.resources)
+
+    def mode_for(self, *, partition: str, account: str, uid: int) -> Mode:
+        """How far gsub may go with one user's job.
+
+        A partition or an account that states a mode replaces the site's; where both do, the more cautious
+        counts. Raising a rollout only adds users: a uid keeps its place.
+        """
+        stated = [
+            _covered(scope.mode, scope.rollout, uid)
+            for scope in (self.partitions.get(partition), self.accounts.get(account))
+            if scope is not None and scope.mode is not None
+        ]
+        return min(stated, key=MODES.index, default=_covered(self.policy.mode, self.policy.rollout, uid))
+
+    def topologies(
+        self, nodes: Iterable[str] = (), features: Mapping[str, Iterable[str]] | None = None
+    ) -> Topologies:
+        """Read the declared topology; a site that declares none has a flat one.
+
+        `nodes` are the cluster's as Slurm has them (default: those of the declared partitions), `features`
+        each node's. Raises TopologyError.
+        """
+        from site_configs.topology import Topologies, Topology, load_topologies
+
+        nodes = tuple(nodes) or tuple(dict.fromkeys(n for p in self.partitions.values() for n in p.nodes))
+        if self.topology.file:
+            return load_topologies(self.topology.file, nodes)
+        if self.topology.feature_prefix:
+            one = Topology.from_features(features or {}, self.topology.feature_prefix)
+        else:
+            one = Topology.flat(nodes)
+        return Topologies({one.name: one}, one.name)
+
+
+def _covered(mode: Mode, rollout: int, uid: int) -> Mode:
+    """The mode for those whom the rollout covers, observe for the others."""
+    return mode if zlib.crc32(b"gsub rollout %d" % uid) % 100 < rollout else "observe"
