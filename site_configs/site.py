@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from site_configs.kinds import did_you_mean, quoted
 from site_configs.site_model import (
     MODES,
     Account,
@@ -35,7 +36,7 @@ from site_configs.site_model import (
     TopologySource,
 )
 from site_configs.textfile import read_text
-from site_configs.toml_table import Problem, Reader, did_you_mean, quoted
+from site_configs.toml_table import Problem, Reader
 from site_configs.units import format_size
 
 if sys.version_info >= (3, 11):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from site_configs import toml_table as t
+from site_configs import kinds as t
 
 if TYPE_CHECKING:
     from site_configs.topology import Topologies
@@ -265,9 +265,11 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A site file. ``Site(cluster="")`` is a site without one: gsub observes."""
+    """The cluster and its people."""
 
-    cluster: str = field(metadata=t.about(_CLUSTER, "Slurm's ClusterName; records are kept under it"))
+    # Without a site file there is Site(cluster=""): gsub observes.
+
+    cluster: str = field(metadata=t.about(_CLUSTER, "ClusterName of slurm.conf: records are kept under it."))
     name: str = t.key("", _LINE, "What people call the site. Unset: the cluster's name.")
     operators: tuple[str, ...] = t.key(
         (), t.listing(_USER, "a list of user names"), "Users who see everybody's records."

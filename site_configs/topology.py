@@ -115,7 +115,7 @@ class Topology:
     def tree(
         cls, leaves: Mapping[str, Iterable[str]], parents: Mapping[str, str], name: str = ""
     ) -> Topology:
-        """A tree: leaf switch -> nodes, and switch -> the one above it. Several roots are fine, as in Slurm."""
+        """A tree: leaf switch -> nodes, switch -> the one above it. Several roots are fine, as in Slurm."""
         return cls("tree", _ordered(leaves), dict(parents), name=name)
 
     @classmethod
@@ -212,7 +212,7 @@ class Topology:
         return self._leaf_of.get(node)
 
     def distance(self, a: str, b: str) -> float:
-        """Switches between two nodes: 0 to itself, 1 under one leaf, 3 over one spine; inf where there is no way.
+        """Switches between two nodes: 0 to itself, 1 under one leaf, 3 over one spine, inf without a way.
 
         A metric over the known nodes. For a flat topology without nodes every two nodes are 1 apart.
         """

@@ -63,7 +63,7 @@ def load(path: str | os.PathLike[str]) -> Topology:
 
 
 def parse(text: str, file: str = "topology.conf", folder: str | os.PathLike[str] = ".") -> Topology:
-    """The topology in a text; `file` is its name in errors, Includes start at `folder`. Raises TopologyError."""
+    """The topology in a text called `file`, whose Includes start at `folder`. Raises TopologyError."""
     return _topology(_lines(text, file, Path(folder), ()), file)
 
 

@@ -1,4 +1,4 @@
-"""What topology.conf and topology.yaml share: entries with a name and nodes, and what may be wrong with them."""
+"""What topology.conf and topology.yaml share: entries with a name and nodes, and what may be wrong there."""
 
 from __future__ import annotations
 

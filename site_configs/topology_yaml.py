@@ -84,7 +84,7 @@ class _View:
         return [self._at(node) for node in self.node.value]
 
     def fields(self, known: tuple[str, ...]) -> dict[str, _View]:
-        """The entries of a mapping. An unknown key is left to Slurm unless it is a near miss of a known one."""
+        """The entries of a mapping. An unknown key is left to Slurm, except a near miss of a known one."""
         if not isinstance(self.node, yaml.MappingNode):
             raise self.error("keys and values are expected here", f"Write lines like  {known[0]}: ...")
         fields: dict[str, _View] = {}

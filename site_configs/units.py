@@ -37,7 +37,7 @@ _TEN_YEARS = 10 * 366 * 86400
 
 
 def parse_duration(text: str) -> int:
-    """Seconds in ``30 min``, ``1h 30m``, ``1.5 h``, ``4d`` or Slurm's ``D-HH[:MM[:SS]]``, ``HH:MM:SS``, ``MM:SS``.
+    """Seconds in ``30 min``, ``1h 30m``, ``1.5 h`` or Slurm's ``D-HH[:MM[:SS]]``, ``HH:MM:SS``, ``MM:SS``.
 
     Raises ValueError with a sentence that says what is wrong.
     """
