@@ -1,8 +1,8 @@
 """A command line `gsub [our options] [sbatch options] SCRIPT [ARGS]`, split as sbatch itself would read it.
 
-getopt_long(3) decides where an option ends and where SCRIPT begins: unique prefixes, an exact match wins, short
-options in clusters, optional arguments only attached, `--`, and the first other word ends the options. In
-heterogeneous jobs a word `:` stands between components; sbatch drops it wherever it looks for the script.
+getopt_long(3) decides where an option ends and where SCRIPT begins: unique prefixes, an exact match wins,
+short options in clusters, optional arguments only attached, `--`, and the first other word ends the options.
+In heterogeneous jobs a word `:` stands between components; sbatch drops it wherever it looks for the script.
 """
 
 from __future__ import annotations
@@ -37,15 +37,17 @@ class Setting:
 class Options:
     """The options at the head of a list of words.
 
-    `components` has one tuple a component of a heterogeneous job, else one. `end` is the index of the first word
-    that is no option. `ours` are the indices of our words. `unsure` are the words whose meaning the table does
-    not know: options of site plugins, abbreviations that releases read differently.
+    `components` has one tuple a component of a heterogeneous job, else one. `end` is the index of the first
+    word that is no option, `ours` those of our words, `unsure` those of words that the table does not
+    know: options of site plugins, abbreviations that releases read differently. `quiet` are the places of
+    `--quiet`: index of the word, and of the letter in it (0 for the long form).
     """
 
     components: tuple[tuple[Setting, ...], ...]
     end: int
     ours: tuple[int, ...]
     unsure: tuple[int, ...]
+    quiet: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class CommandLine:
     ----------
     ours: our options.
     sbatch: the words for sbatch, the user's own without ours.
+    audible: the same without `--quiet`, for when we need to hear the job's id.
     components: sbatch's options, a tuple a component of a heterogeneous job.
     script: None when the script comes from standard input or from `--wrap`.
     args: the words after SCRIPT.
@@ -64,6 +67,7 @@ class CommandLine:
 
     ours: frozenset[str]
     sbatch: tuple[str, ...]
+    audible: tuple[str, ...]
     components: tuple[tuple[Setting, ...], ...]
     script: str | None
     args: tuple[str, ...]
@@ -88,11 +92,12 @@ def split(words: Sequence[str], table: Table) -> CommandLine:
     (('-N', '2', 'train.sh', '--json'), 'train.sh', ('--json',), ['--watch'])
     """
     options = read_options(words, table, ours=frozenset(OURS))
-    dropped = frozenset(options.ours)
+    verbatim = {i: word for i, word in enumerate(words) if i not in options.ours}
     rest = tuple(words[options.end :])
     return CommandLine(
         ours=frozenset(words[i] for i in options.ours),
-        sbatch=tuple(word for i, word in enumerate(words) if i not in dropped),
+        sbatch=tuple(verbatim.values()),
+        audible=tuple(_without_quiet(verbatim, options.quiet).values()),
         components=options.components,
         script=rest[0] if rest else None,
         args=rest[1:],
@@ -124,7 +129,19 @@ def read_options(words: Sequence[str], table: Table, *, ours: frozenset[str] = f
         end=reader.at,
         ours=tuple(our_words),
         unsure=tuple(reader.unsure),
+        quiet=tuple(reader.quiet),
     )
+
+
+def _without_quiet(words: dict[int, str], quiet: tuple[tuple[int, int], ...]) -> dict[int, str]:
+    kept = dict(words)
+    for index, letter in reversed(quiet):  # from the right: the letters to the left keep their places
+        shorter = kept[index][:letter] + kept[index][letter + 1 :] if letter else ""
+        if shorter in ("", "-"):
+            del kept[index]
+        else:
+            kept[index] = shorter
+    return kept
 
 
 class _Reader:
@@ -136,6 +153,7 @@ class _Reader:
         self.at = 0
         self.components: list[list[Setting]] = [[]]
         self.unsure: list[int] = []
+        self.quiet: list[tuple[int, int]] = []
 
     def word(self) -> str | None:
         return self.words[self.at] if self.at < len(self.words) else None
@@ -150,6 +168,8 @@ class _Reader:
             if arities != {"required"}:
                 return
         full = candidates[0] if len(candidates) == 1 else name
+        if full == "quiet":
+            self.quiet.append((self.at, 0))
         self._set(full, "required" if arities == {"required"} else "none", attached if equals else None)
 
     def cluster(self, letters: str) -> None:
@@ -159,6 +179,8 @@ class _Reader:
                 self.unsure.append(self.at)
                 continue
             rest = letters[i + 1 :]
+            if option.name == "quiet":
+                self.quiet.append((self.at, i + 1))
             if option.argument == "none":
                 self._set(option.name, "none", None)
                 continue

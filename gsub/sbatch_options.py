@@ -7,6 +7,7 @@ test ``tests/cli/test_sbatch_options.py`` asks the installed releases the same a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple
 
@@ -227,6 +228,9 @@ INPUT_VARIABLES: Final = {
 """The environment variables that sbatch reads as options (sbatch(1), INPUT ENVIRONMENT VARIABLES)."""
 
 
+_HELP_OPTION: Final = re.compile(r"^ +(?:-\w, )?--([a-z0-9][\w-]*)(\[=|=)?", re.MULTILINE)
+
+
 class Table:
     """The options of one release, or of all releases at once.
 
@@ -261,3 +265,15 @@ class Table:
         if name in self.long:
             return (name,)
         return tuple(option for option in self.long if option.startswith(name))
+
+    def with_help(self, text: str) -> Table:
+        """This table and the options that a `sbatch --help` lists beyond it: those of the site's SPANK plugins."""
+        more = [
+            SbatchOption(name, "none" if not value else "optional" if value.startswith("[") else "required")
+            for name, value in _HELP_OPTION.findall(text)
+            if name not in self.long
+        ]
+        table = Table(more)
+        table.long.update(self.long)
+        table.short.update(self.short)
+        return table

@@ -1,8 +1,9 @@
 """A batch script and its #SBATCH lines, read by sbatch's own rules; and the request they make with the rest.
 
-sbatch reads lines that begin with `#SBATCH` up to the first line that holds a command. A word ends at white space
-outside quotes, `\\` takes the next character as it is, `#` begins a comment. A line with the word `hetjob` begins
-the next component of a heterogeneous job. Precedence: command line, environment, script (sbatch(1)).
+sbatch reads lines that begin with `#SBATCH` up to the first line that holds a command. A word ends at white
+space outside quotes, `\\` takes the next character as it is, `#` begins a comment. A line with the word
+`hetjob` begins the next component of a heterogeneous job. Precedence: command line, environment, script
+(sbatch(1)).
 """
 
 from __future__ import annotations

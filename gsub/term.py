@@ -1,0 +1,47 @@
+"""What may reach a terminal: text of others made harmless, and whether there is a terminal at all."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import IO, TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# Escape sequences go as a whole, so that no "[31m" stays behind: CSI, OSC (to BEL or ST), and two-byte ones.
+_SEQUENCES: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])?")
+# C0 without tab and newline, DEL, C1; and the characters that reorder a line (Trojan source).
+_CONTROLS: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\udc80-\udcff]"
+)
+
+
+def harmless(text: str) -> str:
+    r"""Text of others (job names, output, messages) without anything that steers a terminal.
+
+    >>> harmless("a\x1b[31mb\x1b]0;title\x07c\rd")
+    'abc?d'
+    """
+    return _CONTROLS.sub("?", _SEQUENCES.sub("", text))
+
+
+def one_line(text: str) -> str:
+    """Harmless text on one line."""
+    return " ".join(harmless(text).split())
+
+
+def is_terminal(stream: IO[str] | None) -> bool:
+    """Whether a person reads the stream; a stream that was closed has no reader."""
+    try:
+        return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
+    except ValueError:
+        return False
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A rich console on standard output or error: colours only on a terminal and without NO_COLOR."""
+    from rich.console import Console
+
+    return Console(file=sys.stderr if stderr else sys.stdout, highlight=False, soft_wrap=True)
