@@ -14,7 +14,9 @@ import click
 from site_configs.devcluster.cluster import Cluster
 from site_configs.devcluster.spec import POLICIES, RELEASES, ClusterSpec, DevClusterError, Policy, Release
 
-_name = click.option("--name", default="dev", show_default=True, help="Which cluster; several stand side by side.")
+_name = click.option(
+    "--name", default="dev", show_default=True, help="Which cluster; several stand side by side."
+)
 
 
 class _Group(click.Group):
@@ -38,17 +40,26 @@ def main() -> None:
 @_name
 @click.option("--nodes", default=8, show_default=True, help="Nodes n1, n2... on two leaf switches.")
 @click.option("--gpus", default=8, show_default=True, help="Emulated GPUs a node.")
-@click.option("--slurm", type=click.Choice(RELEASES), default="host", show_default=True, help="Whose Slurm packages.")
-@click.option("--policy", type=click.Choice(POLICIES), default="observe", show_default=True, help="Mode in the site file.")
+@click.option(
+    "--slurm", type=click.Choice(RELEASES), default="host", show_default=True, help="Whose Slurm packages."
+)
+@click.option(
+    "--policy",
+    type=click.Choice(POLICIES),
+    default="observe",
+    show_default=True,
+    help="Mode in the site file.",
+)
 @click.option("--accounting/--no-accounting", default=True, show_default=True, help="slurmdbd on MariaDB.")
-def up(name: str, nodes: int, gpus: int, slurm: Release, policy: Policy, accounting: bool) -> None:
+def up(  # noqa: PLR0917 - click passes them by name
+    name: str, nodes: int, gpus: int, slurm: Release, policy: Policy, accounting: bool
+) -> None:
     """Start the cluster; once it is up, do nothing but renew its copy of gsub."""
     spec = ClusterSpec(name, nodes, gpus, slurm, policy, accounting)
     started = time.monotonic()
     cluster = Cluster.up(spec, say=_progress())
-    click.echo(
-        f"cluster {name!r} is up: Slurm {cluster.version}, {nodes} nodes x {gpus} GPUs ({time.monotonic() - started:.1f} s)"
-    )
+    took = time.monotonic() - started
+    click.echo(f"cluster {name!r} is up: Slurm {cluster.version}, {nodes} nodes x {gpus} GPUs ({took:.1f} s)")
 
 
 @main.command()
@@ -73,7 +84,9 @@ def status(name: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(facts, indent=1))
     elif facts["up"]:
-        click.echo(f"cluster {name!r}: Slurm {facts['version']} ({facts['release']}), state in {facts['state']}")
+        click.echo(
+            f"cluster {name!r}: Slurm {facts['version']} ({facts['release']}), state in {facts['state']}"
+        )
         click.echo(f"nodes: {', '.join(facts['node_states'])}; daemons: {', '.join(facts['daemons'])}")
     else:
         click.echo(f"cluster {name!r} is not up")

@@ -64,8 +64,8 @@ def initialise(run: Run, paths: Paths, user: str) -> None:
 def grant(run: Run, paths: Paths, password: str) -> None:
     """Make slurmdbd's database and let it in, and nobody else over TCP.
 
-    slurmdbd would make the database itself, after a first connection that fails: libmariadb 11.8.9 (forky) refuses every
-    result on a handle that is used again after a failure ("maximum allowed number of columns (=0)").
+    slurmdbd would make the database itself, after a first connection that fails: libmariadb 11.8.9 (forky) refuses
+    every result on a handle used again after a failure ("maximum allowed number of columns (=0)").
     """
     # The password is ours, of [0-9a-f] only: nothing to quote.
     sql = (
@@ -75,7 +75,9 @@ def grant(run: Run, paths: Paths, password: str) -> None:
         "GRANT ALL ON slurm_acct_db.* TO slurm@'127.0.0.1';"
     )
     done = run(
-        ["mariadb", "--no-defaults", f"--socket={paths.run}/mariadb/socket", "--user=root"], input=sql, timeout=30
+        ["mariadb", "--no-defaults", f"--socket={paths.run}/mariadb/socket", "--user=root"],
+        input=sql,
+        timeout=30,
     )
     if done.returncode:
         raise DevClusterError(f"MariaDB refused slurmdbd's account:\n{_tail(done)}")

@@ -94,7 +94,7 @@ def slurm_conf(spec: ClusterSpec, paths: Paths, ports: Ports, who: Identity) -> 
         "SlurmdTimeout=300",
         "JobRequeue=1",
         "SchedulerType=sched/backfill",
-        "SchedulerParameters=bf_interval=5,sched_min_interval=100000",
+        "SchedulerParameters=batch_sched_delay=0,bf_interval=2,sched_min_interval=100000",
         "PreemptType=preempt/partition_prio",
         "PreemptMode=REQUEUE",
         "SelectType=select/cons_tres",

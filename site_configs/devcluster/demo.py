@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from site_configs.devcluster.cluster import REPOSITORY, Cluster
+from site_configs.devcluster.cluster import Cluster
+from site_configs.devcluster.pythonenv import REPOSITORY
 from site_configs.devcluster.spec import ClusterSpec, DevClusterError
 
 EXAMPLE: Final = REPOSITORY / "examples" / "digits"
@@ -81,7 +82,9 @@ def main() -> int:
         gpus = samplers.finish()
     report = _report(cluster, job, output, gpus, user)
     print("\n" + "\n".join(report))
-    print(f"\n{time.monotonic() - started:.0f} s in all. The cluster stays up; `make cluster-down` ends it. Next:")
+    print(
+        f"\n{time.monotonic() - started:.0f} s in all. The cluster stays up; `make cluster-down` ends it. Next:"
+    )
     print(f"  .venv/bin/python -m site_configs.devcluster run {f'--user {user} ' if user else ''}-- bash")
     return 0
 
@@ -89,7 +92,11 @@ def main() -> int:
 def _submit(cluster: Cluster, folder: Path, user: str | None) -> tuple[str, str]:
     """Submit and follow the job, passing on what it prints; its id and that text."""
     process = cluster.popen(
-        ["gsub", "--watch", "train.sh"], user=user, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ["gsub", "--watch", "train.sh"],
+        user=user,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     lines = []
     for line in process.stdout or ():
@@ -98,7 +105,9 @@ def _submit(cluster: Cluster, folder: Path, user: str | None) -> tuple[str, str]
     text = "".join(lines)
     job = re.search(r"Submitted batch job (\d+)", text)
     if process.wait() or job is None:
-        raise DevClusterError(f"the job did not complete (gsub ended with {process.returncode}); its output is above")
+        raise DevClusterError(
+            f"the job did not complete (gsub ended with {process.returncode}); its output is above"
+        )
     return job[1], text
 
 
@@ -108,15 +117,18 @@ def _report(
     state, elapsed, nodes = _accounted(cluster, job, user)
     accuracy = _ACCURACY.search(output)
     if state != "COMPLETED" or accuracy is None:
-        raise DevClusterError(f"job {job} is {state}, and printed {accuracy and accuracy[0]!r} as its accuracy")
+        raise DevClusterError(
+            f"job {job} is {state}, and printed {accuracy and accuracy[0]!r} as its accuracy"
+        )
     lines = [f"job {job}: {state} in {elapsed} on {nodes}", f"accuracy: {accuracy[1]} on held-out digits", ""]
     lines += ["node  GPU  busy s  mean use while busy  memory peak  mean power"]
     used = [(node, gpu) for node, gpu in gpus if gpu["busy_seconds"]]
     for node, gpu in used:
-        lines.append(
-            f"{node:<5} {gpu['minor']:>3}  {gpu['busy_seconds']:>6.1f}  {_shown(gpu['utilisation_busy_mean'], '.0f', '%'):>19}"
-            f"  {_shown(gpu['memory_peak_bytes'], '.0f', ' MiB', _MIB):>11}  {_shown(gpu['power_mean_w'], '.0f', ' W'):>10}"
-        )
+        use = _shown(gpu["utilisation_busy_mean"], ".0f", "%")
+        memory = _shown(gpu["memory_peak_bytes"], ".0f", " MiB", _MIB)
+        power = _shown(gpu["power_mean_w"], ".0f", " W")
+        seconds = f"{gpu['busy_seconds']:.1f}"
+        lines.append(f"{node:<5} {gpu['minor']:>3}  {seconds:>6}  {use:>19}  {memory:>11}  {power:>10}")
     if not used:
         raise DevClusterError("no GPU was seen busy while the job ran")
     return lines
@@ -125,7 +137,9 @@ def _report(
 def _accounted(cluster: Cluster, job: str, user: str | None) -> tuple[str, str, str]:
     """State, elapsed time and nodes from accounting, which learns of the end a moment after the job."""
     for _ in range(100):
-        said = cluster.run(["sacct", "-n", "-X", "-P", "-j", job, "-o", "State,Elapsed,NodeList"], user=user).stdout
+        said = cluster.run(
+            ["sacct", "-n", "-X", "-P", "-j", job, "-o", "State,Elapsed,NodeList"], user=user
+        ).stdout
         state, _, rest = said.strip().partition("|")
         if state not in ("", "RUNNING", "PENDING", "COMPLETING"):
             elapsed, _, nodes = rest.partition("|")

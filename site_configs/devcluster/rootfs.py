@@ -7,19 +7,15 @@ jobs need. A chroot is entered in a private mount namespace, so nothing is ever 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import hashlib
 import os
 import shutil
-import stat
 import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import requires
 from pathlib import Path
 from typing import Final
 
+from site_configs.devcluster.machine import User, locked
 from site_configs.devcluster.spec import DevClusterError, Release, cache_home
 
 Say = Callable[[str], None]
@@ -37,16 +33,6 @@ ACCOUNTING_PACKAGES: Final = ("slurmdbd", "mariadb-server")
 _APT_OPTIONS: Final = ('Acquire::Check-Valid-Until "false"', 'APT::Install-Recommends "false"')
 _ENTER: Final = Path(__file__).with_name("enter.sh")
 _PASSED_ON: Final = ("PIP_", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-
-
-@dataclass(frozen=True, slots=True)
-class User:
-    """A user as a root file system knows them."""
-
-    name: str
-    uid: int
-    gid: int
-    home: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +73,6 @@ class Rootfs:
                 return User(name, int(fields[2]), int(fields[3]), fields[5])
         raise DevClusterError(f"no user {name!r} in {table}")
 
-    def python(self) -> Path:
-        """The base interpreter that every user may run, as seen from inside."""
-        return Path("/usr/bin/python3") if self.is_chroot else _public_python()
-
 
 def prepare(release: Release, *, accounting: bool, say: Say) -> Rootfs:
     """Make sure that `release` can run here; install or build what it lacks.
@@ -100,7 +82,7 @@ def prepare(release: Release, *, accounting: bool, say: Say) -> Rootfs:
     DevClusterError: it cannot be had; says what to install, or who must.
     """
     cache_home().mkdir(parents=True, exist_ok=True)
-    with _locked(cache_home() / f"{release}.lock"):
+    with locked(cache_home() / f"{release}.lock"):
         if release == "host":
             _install_host(accounting=accounting, say=say)
             return Rootfs("host", Path("/"))
@@ -197,7 +179,9 @@ def _make_chroot(suite: Release, *, say: Say) -> Path:
     packages = [*SLURM_PACKAGES, *ACCOUNTING_PACKAGES, "python3", "python3-venv", "ca-certificates", "procps"]
     command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(packages)}"]
     command += [f"--aptopt={option}" for option in _APT_OPTIONS]
-    done = subprocess.run([*command, suite, str(unfinished)], capture_output=True, text=True, errors="replace")
+    done = subprocess.run(
+        [*command, suite, str(unfinished)], capture_output=True, text=True, errors="replace"
+    )
     if done.returncode:
         tail = "\n".join(done.stderr.strip().splitlines()[-2:])
         raise DevClusterError(f"the chroot of Debian {suite} could not be made (mmdebstrap):\n{tail}")
@@ -237,97 +221,3 @@ def write_binds(rootfs: Rootfs, visible: Sequence[Path], users: Sequence[User], 
     binds = etc / "binds"
     binds.write_text("\n".join(lines) + "\n")
     return Rootfs(rootfs.release, rootfs.root, binds)
-
-
-# --- Python for jobs and users --------------------------------------------------------------------------------------
-
-
-def python_packages(rootfs: Rootfs, *, say: Say) -> Path:
-    """A virtual environment with what our packages and the examples need; its path as seen from inside.
-
-    Made once for each set of requirements and interpreter, and shared by all clusters of that file system.
-    """
-    wanted = _requirements()
-    version = subprocess.run(
-        rootfs_argv(rootfs, [str(rootfs.python()), "-c", "import sys; print(sys.version)"]),
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    digest = hashlib.sha256("\n".join([version, *wanted]).encode()).hexdigest()[:12]
-    inside = Path("/opt/gsub") / f"deps-{digest}" if rootfs.is_chroot else cache_home() / "host" / f"deps-{digest}"
-    outside = rootfs.root / inside.relative_to("/") if rootfs.is_chroot else inside
-    with _locked(cache_home() / f"{rootfs.release}-python.lock"):
-        if (outside / ".complete").exists():
-            return inside
-        say("installing the Python packages for jobs (once)")
-        shutil.rmtree(outside, ignore_errors=True)
-        outside.parent.mkdir(parents=True, exist_ok=True)
-        env = {k: v for k, v in os.environ.items() if k.startswith(_PASSED_ON)}
-        env |= {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": os.environ.get("HOME", "/root"), **_pip_index()}
-        steps = (
-            [str(rootfs.python()), "-m", "venv", str(inside)],
-            [f"{inside}/bin/python", "-m", "pip", "install", "-q", "--disable-pip-version-check", *wanted],
-        )
-        for step in steps:
-            done = subprocess.run(
-                rootfs_argv(rootfs, step), env=env, capture_output=True, text=True, errors="replace"
-            )
-            if done.returncode:
-                tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-3:])
-                raise DevClusterError(f"the Python packages for jobs could not be installed:\n{tail}")
-        (outside / ".complete").touch()
-    return inside
-
-
-def rootfs_argv(rootfs: Rootfs, command: Sequence[str]) -> list[str]:
-    """Run a command in a root file system that has no cluster (and so no bind mounts) yet."""
-    return ["chroot", str(rootfs.root), *command] if rootfs.is_chroot else list(command)
-
-
-def _requirements() -> tuple[str, ...]:
-    """What `gsub[examples]` asks for, from the package's own metadata."""
-    lines = requires("gsub") or []
-    wanted = []
-    for line in lines:
-        requirement, _, marker = (part.strip() for part in line.partition(";"))
-        if "extra ==" not in marker:
-            wanted.append(line)
-        elif "examples" in marker:
-            wanted.append(requirement)
-    return tuple(sorted(wanted))
-
-
-def _pip_index() -> Mapping[str, str]:
-    """The machine's choice of package index, which pip's own files keep and a chroot does not see."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, errors="replace"
-    )
-    chosen = {}
-    for line in done.stdout.splitlines():
-        key, _, value = line.partition("=")
-        if key in ("global.index-url", "user.index-url") and value:
-            chosen["PIP_INDEX_URL"] = value.strip("'\"")
-    return chosen
-
-
-def _public_python() -> Path:
-    """An interpreter that every user of this machine may run: ours if its path is open, else the system's."""
-    for candidate in (Path(sys.base_prefix) / "bin/python3", Path("/usr/bin/python3")):
-        real = candidate.resolve()
-        if not real.exists():
-            continue
-        if os.geteuid() != 0 or all(parent.stat().st_mode & stat.S_IXOTH for parent in (real, *real.parents)):
-            return candidate
-    raise DevClusterError(
-        "no Python that the cluster's users may run: ours lies in a private folder, and there is no /usr/bin/python3.\n"
-        "Install it: apt-get install python3 python3-venv"
-    )
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock file: two clusters brought up at once must not build the same thing twice."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -104,6 +104,11 @@ def cache_home() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gsub-devcluster"
 
 
+def lock_file(name: str) -> Path:
+    """The lock that an `up` or `down` of cluster `name` holds; "ports" is that of the port numbers."""
+    return state_home() / f".{name}.lock"
+
+
 @dataclass(frozen=True, slots=True)
 class Paths:
     """The files of one cluster, all below `root`."""

@@ -37,7 +37,13 @@ class Daemons:
             return self.running[name]
         with Path(log).open("ab") as out:
             child = subprocess.Popen(
-                argv, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, cwd="/"
+                argv,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+                cwd="/",
             )
         child.returncode = 0  # ours to reap, not Popen's
         self.running[name] = child.pid
@@ -144,7 +150,8 @@ def serve(path: Path) -> None:
             with peer:
                 peer.settimeout(5)
                 try:
-                    stop |= _answer(daemons, peer)
+                    if _answer(daemons, peer):
+                        stop = True  # never `stop |=`: a signal may set it meanwhile
                 except (OSError, ValueError, KeyError) as error:
                     _send(peer, {"error": f"{type(error).__name__}: {error}"})
         daemons.end()

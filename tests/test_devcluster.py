@@ -1,0 +1,345 @@
+"""The development cluster: its files, its life, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from site_configs.devcluster import Cluster, ClusterSpec, DevClusterError, config, supervisor
+from site_configs.devcluster.machine import alive, open_to_all, processes_with
+from site_configs.devcluster.spec import RELEASES, Paths
+
+REPOSITORY = Path(__file__).parents[1]
+DEVCLUSTER = [sys.executable, "-m", "site_configs.devcluster"]
+WHO = config.Identity("host1", "slurm", "root")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"name": "Dev"}, "'Dev': want a lower-case letter"),
+        ({"name": ""}, "want a lower-case letter"),
+        ({"name": "../x"}, "want a lower-case letter"),
+        ({"name": "a" * 25}, "up to 23 letters"),
+        ({"nodes": 0}, "0 nodes: want 1 to 64"),
+        ({"nodes": 65}, "65 nodes: want 1 to 64"),
+        ({"gpus": 0}, "0 GPUs a node: want 1 to 16"),
+        ({"gpus": 17}, "17 GPUs a node"),
+        ({"slurm": "sid"}, "'sid': want one of host, trixie, forky"),
+        ({"policy": "force"}, "'force': want one of observe, advise, enforce"),
+    ],
+)
+def test_a_wrong_specification_says_what_is_wanted(wrong, says):
+    with pytest.raises(DevClusterError, match=re.escape(says)):
+        ClusterSpec(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "leaves"),
+    [
+        (1, {"leaf1": ("n1",)}),
+        (2, {"leaf1": ("n1",), "leaf2": ("n2",)}),
+        (5, {"leaf1": ("n1", "n2", "n3"), "leaf2": ("n4", "n5")}),
+        (8, {"leaf1": ("n1", "n2", "n3", "n4"), "leaf2": ("n5", "n6", "n7", "n8")}),
+    ],
+)
+def test_nodes_are_spread_over_two_leaves(nodes, leaves):
+    assert ClusterSpec(nodes=nodes).leaves == leaves
+
+
+def test_specification_survives_its_file():
+    spec = ClusterSpec("x", 3, 2, "trixie", "advise", False)
+    assert ClusterSpec.from_json(spec.to_json()) == spec
+
+
+@pytest.mark.parametrize("accounting", [True, False])
+def test_slurm_conf_declares_what_was_asked(accounting):
+    text = config.slurm_conf(
+        ClusterSpec(nodes=8, gpus=4, accounting=accounting), Paths(Path("/s")), config.Ports(20000), WHO
+    )
+    lines = text.splitlines()
+    nodes = [line for line in lines if line.startswith("NodeName=")]
+    assert len(nodes) == 2
+    assert "NodeName=n[1-4] " in nodes[0]
+    assert "Port=[20003-20006] " in nodes[0]
+    assert "Feature=a100,leaf1" in nodes[0]
+    assert "Port=[20007-20010] " in nodes[1]
+    assert all("Gres=gpu:4 " in line for line in nodes)
+    assert ("AccountingStorageType=accounting_storage/slurmdbd" in lines) is accounting
+    tiers = {
+        line.split()[0]: int(re.search(r"PriorityTier=(\d+)", line)[1])
+        for line in lines
+        if line.startswith("Part")
+    }
+    assert tiers["PartitionName=urgent"] > tiers["PartitionName=gpu"] == tiers["PartitionName=debug"]
+    assert "PreemptMode=REQUEUE" in lines
+
+
+def test_one_node_and_one_gpu_need_no_brackets():
+    spec = ClusterSpec(nodes=1, gpus=1)
+    assert "[" not in config.gres_conf(spec, Paths(Path("/s")))
+    assert config.topology_conf(spec) == "SwitchName=leaf1 Nodes=n1\nSwitchName=spine Switches=leaf1\n"
+
+
+def test_ports_do_not_overlap():
+    spec = ClusterSpec(nodes=8)
+    ports = config.Ports(21000)
+    taken = [ports.slurmctld, ports.slurmdbd, ports.mariadb, *(ports.slurmd(i) for i in range(1, 9))]
+    assert sorted(taken) == list(range(21000, 21000 + config.Ports.count(spec)))
+
+
+def test_supervisor_ends_what_its_daemons_left_behind(tmp_path):
+    """A grandchild that made itself a session of its own and lost its parent is still ended."""
+    where = tmp_path / "sock"
+    keeper = subprocess.Popen(
+        [sys.executable, "-m", "site_configs.devcluster.supervisor", str(where)], cwd=REPOSITORY
+    )
+    _wait(where.is_socket)
+    note = tmp_path / "pid"
+    stray = f"setsid sh -c 'echo $$ > {note}.new; mv {note}.new {note}; exec sleep 1000' & exit 0"
+    started = supervisor.ask(
+        where,
+        op="start",
+        name="d",
+        argv=["/bin/sh", "-c", stray],
+        env={"PATH": "/usr/bin:/bin"},
+        log=str(tmp_path / "log"),
+    )
+    _wait(note.exists)
+    pid = int(note.read_text())
+    _wait(lambda: not alive(started["pid"]))
+    assert alive(pid)
+    supervisor.ask(where, op="shutdown")
+    assert keeper.wait(timeout=20) == 0
+    assert not alive(pid)
+
+
+def test_supervisor_answers_nonsense_and_goes_on(tmp_path):
+    where = tmp_path / "sock"
+    keeper = subprocess.Popen(
+        [sys.executable, "-m", "site_configs.devcluster.supervisor", str(where)], cwd=REPOSITORY
+    )
+    try:
+        _wait(where.is_socket)
+        assert where.stat().st_mode & 0o777 == 0o600
+        for command in (
+            {"op": "dance"},
+            {"op": "start"},
+            {"op": "start", "name": "x", "argv": ["/none"], "env": {}, "log": "/none/x"},
+        ):
+            with pytest.raises(RuntimeError, match="supervisor: "):
+                supervisor.ask(where, **command)
+        assert supervisor.ask(where, op="list")["running"] == {}
+    finally:
+        keeper.terminate()
+        assert keeper.wait(timeout=20) == 0
+    assert not where.exists()
+
+
+def test_a_cluster_that_is_not_up_is_said_to_be_so():
+    done = subprocess.run(
+        [*DEVCLUSTER, "run", "--name", "none-such", "--", "true"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (
+        1,
+        "devcluster: no development cluster 'none-such' is up: start it with `up --name none-such`\n",
+    )
+    done = subprocess.run(
+        [*DEVCLUSTER, "status", "--name", "none-such", "--json"], capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert json.loads(done.stdout) == {"name": "none-such", "up": False}
+
+
+def test_nodes_gpus_switches_and_partitions(cluster):
+    nodes = cluster.run(["scontrol", "-o", "show", "node"], check=True).stdout.splitlines()
+    assert len(nodes) == 8
+    assert all(
+        "Gres=gpu:8 " in node and "CPUTot=64 " in node and "RealMemory=512000 " in node for node in nodes
+    )
+    topology = cluster.run(["scontrol", "show", "topology"], check=True).stdout
+    assert all(f"SwitchName={name} " in topology for name in ("leaf1", "leaf2", "spine"))
+    partitions = cluster.run(["sinfo", "-h", "-o", "%P"], check=True).stdout.split()
+    assert {*partitions} == {"gpu*", "debug", "urgent"}
+
+
+def test_release_is_the_one_asked_for(cluster):
+    majors = {"trixie": "24.11", "forky": "26.05"}
+    assert cluster.version.startswith(majors.get(cluster.release, ""))
+    assert cluster.run(["slurmctld", "-V"]).stdout.split()[-1] == cluster.version
+
+
+def test_a_job_gets_its_gpus_and_is_accounted(clean, user):
+    script = "#!/bin/sh\nsrun sh -c 'echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES $(id -un)'\n"
+    home = clean.home(user)
+    options = [
+        "--wait",
+        "--parsable",
+        "-N2",
+        "--ntasks-per-node=1",
+        "--gpus-per-node=2",
+        f"--output={home}/gpus.out",
+    ]
+    done = clean.run(["sbatch", *options], user=user, input=script)
+    assert done.returncode == 0, done.stderr
+    ranks = sorted(line.split() for line in (home / "gpus.out").read_text().splitlines())
+    name = user or pwd.getpwuid(os.geteuid()).pw_name
+    assert [rank[1:] for rank in ranks] == [["0,1", name]] * 2
+    assert len({rank[0] for rank in ranks}) == 2
+    job = done.stdout.strip()
+
+    def accounted() -> bool:
+        said = clean.run(["sacct", "-nXP", "-j", job, "-o", "State,AllocTRES"], user=user).stdout
+        return said.startswith("COMPLETED|") and "gres/gpu=4" in said
+
+    _wait(accounted)
+
+
+def test_the_urgent_partition_preempts(clean, user):
+    home = str(clean.home(user))
+    low = _submit(clean, user, "-N8", "--exclusive", "--requeue", f"--output={home}/low.out")
+    _wait(lambda: _state(clean, low) == "RUNNING")
+    high = _submit(clean, user, "-N1", "-purgent", f"--output={home}/high.out")
+    _wait(lambda: _state(clean, high) == "RUNNING", seconds=40)
+    assert _state(clean, low) != "RUNNING"
+
+
+def test_up_again_changes_nothing_and_other_settings_are_refused(cluster):
+    before = cluster.daemons()
+    again = Cluster.up(cluster.spec)
+    assert again.daemons() == before
+    with pytest.raises(DevClusterError, match=r"is up with other settings \(nodes=8\)"):
+        Cluster.up(ClusterSpec(name=cluster.spec.name, nodes=7, slurm=cluster.spec.slurm))
+
+
+def test_clusters_stand_side_by_side_and_go_without_a_trace(cluster):
+    """Down ends daemons, jobs and what jobs left in the background; no mount ever shows on the machine."""
+    mounts = Path("/proc/mounts").read_text()
+    other = Cluster.up(
+        ClusterSpec(
+            name=f"side-{cluster.release}", nodes=2, gpus=1, slurm=cluster.spec.slurm, accounting=False
+        )
+    )
+    try:
+        assert set(other.run(["sinfo", "-h", "-N", "-o", "%N"]).stdout.split()) == {"n1", "n2"}
+        script = "#!/bin/sh\nsetsid sleep 12345 >/dev/null 2>&1 &\nsrun sleep 12345\n"
+        job = other.run(["sbatch", "--parsable", "--output=/dev/null"], input=script).stdout.strip()
+        _wait(lambda: len(_sleepers("12345")) == 2)
+        assert _state(other, job) == "RUNNING"
+        assert _state(cluster, job) in ("", "COMPLETED", "CANCELLED", "FAILED")
+        assert Path("/proc/mounts").read_text() == mounts
+    finally:
+        assert Cluster.down(other.spec.name)
+    assert not other.paths.root.exists()
+    assert _sleepers("12345") == []
+    assert list(processes_with(f"GSUB_DEVCLUSTER={other.paths.root}".encode())) == []
+    assert Path("/proc/mounts").read_text() == mounts
+    assert not Cluster.down(other.spec.name)
+    assert cluster.is_up()
+
+
+def test_a_killed_supervisor_is_swept_up_after(cluster):
+    name = f"swept-{cluster.release}"
+    other = Cluster.up(ClusterSpec(name=name, nodes=1, gpus=1, slurm=cluster.spec.slurm, accounting=False))
+    daemons = other.daemons()
+    keeper = supervisor.ask(other.paths.supervisor_socket, op="list")["supervisor"]
+    os.kill(keeper, 9)
+    _wait(lambda: not alive(keeper))
+    assert not other.is_up()
+    assert alive(daemons["slurmctld"])
+    assert Cluster.down(name)
+    assert not any(alive(pid) for pid in daemons.values())
+
+
+@pytest.mark.root
+def test_a_chroot_cluster_gives_no_shell_variables(cluster):
+    done = subprocess.run([*DEVCLUSTER, "env", "--name", cluster.spec.name], capture_output=True, text=True)
+    if cluster.rootfs.is_chroot:
+        assert done.returncode == 1
+        assert f"run --name {cluster.spec.name} -- bash" in done.stderr
+    else:
+        line = f'eval "$({" ".join(DEVCLUSTER)} env --name {cluster.spec.name})"; sinfo -h -o %P'
+        inside = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=REPOSITORY)
+        assert "gpu*" in inside.stdout, inside.stderr
+
+
+def test_run_keeps_exit_code_user_and_arguments(cluster, user):
+    line = [*DEVCLUSTER, "run", "--name", cluster.spec.name, *(["--user", user] if user else []), "--"]
+    done = subprocess.run(
+        [*line, "sh", "-c", 'id -un; printf "[%s]" "$@"; exit 7', "sh", "a b", "", "*", "--x"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 7
+    assert done.stdout == f"{user or pwd.getpwuid(os.geteuid()).pw_name}\n[a b][][*][--x]"
+
+
+@pytest.mark.root
+def test_single_user_mode(tmp_path_factory):
+    """Without root there is one user, and the same cluster otherwise."""
+    if not (open_to_all(REPOSITORY) and open_to_all(Path(sys.executable))):
+        pytest.skip("user1 cannot reach this checkout or its Python")
+    try:
+        pwd.getpwnam("user1")
+    except KeyError:
+        subprocess.run(["useradd", "--create-home", "user1"], check=True)
+    line = " && ".join(
+        [
+            f"cd {REPOSITORY}",
+            f"trap '{sys.executable} -m site_configs.devcluster down --name solo' EXIT",
+            f"{sys.executable} -m site_configs.devcluster up --name solo --nodes 2 --gpus 2",
+            f"{sys.executable} -m site_configs.devcluster run --name solo -- srun -N2 --gpus-per-node=1 "
+            "sh -c 'echo gpu $CUDA_VISIBLE_DEVICES of $SLURMD_NODENAME as $(id -un)'",
+        ]
+    )
+    done = subprocess.run(
+        ["su", "user1", "-s", "/bin/bash", "-c", line], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "gpu 0 of n1 as user1" in done.stdout
+    assert "gpu 0 of n2 as user1" in done.stdout
+    assert "cluster 'solo' is down" in done.stdout
+
+
+def test_every_release_is_named_in_the_help():
+    said = subprocess.run([*DEVCLUSTER, "up", "--help"], capture_output=True, text=True, check=True).stdout
+    assert all(release in said for release in RELEASES)
+
+
+def _submit(cluster, user, *options: str) -> str:
+    done = cluster.run(["sbatch", "--parsable", *options], user=user, input="#!/bin/sh\nsleep 600\n")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def _state(cluster, job: str) -> str:
+    return cluster.run(["squeue", "-h", "-j", job, "-t", "all", "-o", "%T"]).stdout.strip()
+
+
+def _sleepers(seconds: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit():
+                # srun gives its task the full path of the command
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                if words[0].endswith(b"sleep") and words[1:2] == [seconds.encode()]:
+                    found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def _wait(ready, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
