@@ -1,4 +1,4 @@
-"""The reference of the site file, from the code that reads it: ``python -m site_configs.site_reference docs/site-file.md``.
+"""The reference of the site file, from the code that reads it: ``python -m site_configs.site_reference PAGE``.
 
 Rewrites what stands between the two markers in that file, and nothing else.
 """

@@ -30,10 +30,11 @@ _SLURM = re.compile(r"(?:(\d{1,6})-)?(\d{1,9})(?::(\d{2}))?(?::(\d{2}))?")
 _TERM = re.compile(r"\s*(\d{1,9})(?:\.(\d{1,6}))?\s*([a-z]+)", re.IGNORECASE)
 
 _MIB = {"K": -10, "M": 0, "G": 10, "T": 20, "P": 30}  # powers of two, counted from one MiB
-_SIZE = re.compile(r"(\d{1,12})(?:\.(\d{1,6}))?\s*([KMGTP])(?:i?B)?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,15})(?:\.(\d{1,6}))?\s*([KMGTP])(?:i?B)?", re.IGNORECASE)
 
 _LONGEST = 64  # characters: nothing legitimate is longer, and integers stay small
 _TEN_YEARS = 10 * 366 * 86400
+_EXBIBYTE = 1 << 40  # MiB
 
 
 def parse_duration(text: str) -> int:
@@ -113,6 +114,8 @@ def parse_size(text: str) -> int:
     scaled, rest = divmod(int(whole + fraction) << max(shift, 0), scale << max(-shift, 0))
     if rest:
         raise ValueError("not a whole number of MiB")
+    if scaled > _EXBIBYTE:
+        raise ValueError("more than 1024P")
     return scaled
 
 
