@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.status import Status
 
 # Escape sequences go as a whole, so that no "[31m" stays behind: CSI, OSC (to BEL or ST), and two-byte ones.
 _SEQUENCES: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])?")
@@ -45,3 +46,29 @@ def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
     return Console(file=sys.stderr if stderr else sys.stdout, highlight=False, soft_wrap=True)
+
+
+class Spinner:
+    """A sign of life on the terminal for what takes longer than a second; nothing in a pipe."""
+
+    def __init__(self, *, allowed: bool = True) -> None:
+        self._allowed = allowed and is_terminal(sys.stderr)
+        self._status: Status | None = None
+
+    def show(self, text: str) -> None:
+        """Show it, or change its text."""
+        if not self._allowed:
+            return
+        from rich.markup import escape
+
+        if self._status is None:
+            self._status = console(stderr=True).status(escape(text))
+            self._status.start()
+        else:
+            self._status.update(escape(text))
+
+    def hide(self) -> None:
+        """Take it away, before anything else is written."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None

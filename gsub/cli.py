@@ -1,0 +1,109 @@
+"""The entry point: is it a command of ours, or a script for sbatch?
+
+Nothing is imported here that the way to `sbatch` does not need; click comes with the commands only.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from gsub.errors import FAILED, USAGE, UserError
+
+COMMANDS: Final = {
+    "watch": "follow a job: its states, its output",
+    "status": "my jobs",
+    "cancel": "cancel jobs",
+}
+"""The commands; each is a module of `gsub.commands` with a click command of its name."""
+
+DEBUG: Final = "--debug"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `gsub`; returns the exit code (the console script hands it to the shell)."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(words)
+    except UserError as error:
+        print("\n".join(error.lines()), file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # `gsub status | head`: whoever read us has had enough; spare them Python's complaint at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except Exception as error:  # the one place that decides who sees a traceback
+        if DEBUG in words:
+            raise
+        from gsub.term import one_line
+
+        print(f"gsub: internal error: {one_line(f'{type(error).__name__}: {error}')}", file=sys.stderr)
+        print(f"  try: the same with {DEBUG} first, and report what it prints", file=sys.stderr)
+        return FAILED
+
+
+def _dispatch(words: list[str]) -> int:
+    first = words[0] if words else ""
+    if first == "--help":
+        print(help_text())
+        return 0
+    if first == "--version":
+        print(f"gsub {version()}")
+        return 0
+    if not words and sys.stdin is not None and sys.stdin.isatty():
+        # sbatch would wait for a script typed on the keyboard; nobody means that
+        print(help_text(), file=sys.stderr)
+        return USAGE
+    rest = words[1:]
+    if first == DEBUG and rest and rest[0] in COMMANDS:
+        first, rest = rest[0], rest[1:]
+    # A script of that name is meant, if there is one.
+    if first in COMMANDS and not os.path.exists(first):  # noqa: PTH110 - pathlib costs more than the answer
+        from gsub.commands import run_command
+
+        return run_command(first, rest)
+    from gsub.commands.submit import submit
+
+    return submit(words)
+
+
+def version() -> str:
+    """The installed version of gsub."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        return installed("gsub")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def help_text() -> str:
+    """What `gsub --help` prints."""
+    from gsub.argv import OURS
+
+    def table(rows: dict[str, str]) -> str:
+        return "\n".join(f"  {name:<12}{text}" for name, text in rows.items())
+
+    return f"""\
+Usage: gsub [options] SCRIPT [ARGS]
+       gsub COMMAND [...]
+
+Submit a batch script to Slurm. Every option of sbatch works unchanged ('sbatch --help' lists them),
+and so do scripts from standard input, --wrap, #SBATCH lines and SBATCH_* variables.
+
+Options, anywhere ahead of SCRIPT:
+{table(OURS)}
+  --help      this text (as the first word; elsewhere it is sbatch's)
+  --version   gsub's version (as the first word)
+
+Commands ('gsub COMMAND --help' tells more):
+{table(COMMANDS)}
+
+Exit codes: 0 done, 1 Slurm refused or the job failed, 2 wrong usage or configuration;
+with --wait that of the job."""

@@ -1,0 +1,88 @@
+"""`gsub --dry-run`: what would be asked for, and sbatch's own estimate; nothing is submitted."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from gsub.argv import CommandLine
+from gsub.commands.submit import installed_table, print_json
+from gsub.remedies import explain
+from gsub.sbatch import PROGRAM, Listener, run
+from gsub.script import Request, request
+from gsub.term import one_line
+
+MAX_SCRIPT_BYTES: Final = 4 << 20  # Slurm's own default (max_script_size)
+
+
+def dry_run(line: CommandLine, environ: Mapping[str, str], folder: str) -> int:
+    """Print the request and the estimate; returns the exit code. Raises UserError where sbatch objects."""
+    stdin = None
+    if line.script is None and line.wrap is None:
+        stdin = sys.stdin.buffer.read(MAX_SCRIPT_BYTES)
+    table = installed_table(environ, folder)
+    text = stdin if stdin is not None else _script(line)
+    asked = request(line, text.decode(errors="replace"), environ, table)
+    nobody = Listener(lambda _: None, lambda _: None, lambda _: None, lambda _: None)
+    answer = run(("--test-only", *line.audible), nobody, environ=environ, folder=folder, stdin=stdin)
+    if answer.returncode:
+        raise explain(answer.errors + answer.messages)
+    estimate = one_line((answer.messages + answer.errors).replace("sbatch: ", ""))
+    command = (PROGRAM, *line.sbatch)
+    if "--json" in line.ours:
+        print_json(_facts(command, asked, estimate))
+    else:
+        print("\n".join(_lines(command, asked, estimate)))
+    return 0
+
+
+def _script(line: CommandLine) -> bytes:
+    """The script's text where sbatch would find it: below --chdir, else on PATH; empty when there is none."""
+    if line.script is None:
+        return b""
+    folders = [s.value or "" for component in line.components for s in component if s.name == "chdir"][-1:]
+    folders += ["", *os.environ.get("PATH", "").split(os.pathsep)]
+    for folder in folders:
+        try:
+            with Path(folder, line.script).open("rb") as file:
+                return file.read(MAX_SCRIPT_BYTES)
+        except OSError:
+            continue
+    return b""
+
+
+def _lines(command: tuple[str, ...], asked: Request, estimate: str) -> list[str]:
+    lines = [
+        "Nothing was submitted (--dry-run).",
+        f"  command   {one_line(shlex.join(command))}",
+        f"  script    {one_line(asked.script)}",
+        f"  job name  {one_line(asked.job_name)}",
+    ]
+    for index, component in enumerate(asked.components):
+        lines.append(f"  component {index} asks for" if len(asked.components) > 1 else "  asks for")
+        width = max((len(option.name) for option in component), default=0)
+        for option in component:
+            value = "yes" if option.value is None else one_line(option.value)
+            lines.append(f"    {option.name:<{width}}  {value}  ({option.source})")
+        if not component:
+            lines.append("    nothing but the cluster's defaults")
+    return [*lines, f"sbatch --test-only: {estimate}", "  (a lower bound: it looks at running jobs only)"]
+
+
+def _facts(command: tuple[str, ...], asked: Request, estimate: str) -> dict[str, object]:
+    return {
+        "dry_run": True,
+        "command": list(command),
+        "script": asked.script,
+        "job_name": asked.job_name,
+        "components": [
+            {option.name: {"value": option.value, "source": option.source} for option in component}
+            for component in asked.components
+        ],
+        "estimate": estimate,
+        "exit_code": 0,
+    }

@@ -1,0 +1,184 @@
+"""`gsub [options] SCRIPT [ARGS]`: submit with the real sbatch, and say what became of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gsub.argv import OURS, CommandLine, split
+from gsub.errors import USAGE, UserError
+from gsub.remedies import explain
+from gsub.sbatch import PROGRAM, Answer, Listener, Submitted, clean_environment, run
+from gsub.sbatch_options import Table
+from gsub.site import check_site
+from gsub.term import Spinner, harmless, is_terminal
+
+
+def submit(words: Sequence[str]) -> int:
+    """Submit; returns the exit code. Raises UserError when nothing was submitted."""
+    line = split(words, Table.of_all())
+    environ = clean_environment()
+    try:
+        slurm = check_site(environ)
+        if slurm.conf:
+            environ.setdefault("SLURM_CONF", slurm.conf)
+        if line.unsure and any(word in OURS for word in words):
+            line = split(words, installed_table(environ, slurm.folder))
+        _contradictions(line)
+        if "--dry-run" in line.ours:
+            from gsub.commands.dry_run import dry_run
+
+            return dry_run(line, environ, slurm.folder)
+        return _submit(line, environ, slurm.folder)
+    except UserError as error:
+        if "--json" in line.ours:
+            print_json(error.facts())
+        raise
+
+
+def _contradictions(line: CommandLine) -> None:
+    if "--watch" in line.ours and line.given("wait"):
+        raise UserError(
+            "--watch and --wait both wait for the job; nothing was submitted",
+            fix="give one: --watch shows the job, --wait returns its exit code",
+            exit_code=USAGE,
+        )
+    if "--watch" in line.ours and "--json" in line.ours:
+        raise UserError(
+            "--json answers with one object, --watch with many lines; nothing was submitted",
+            fix="submit with --json, then 'gsub watch JOB'",
+            exit_code=USAGE,
+        )
+
+
+def _submit(line: CommandLine, environ: Mapping[str, str], folder: str) -> int:
+    as_json, watch = "--json" in line.ours, "--watch" in line.ours
+    # Handed on as it is, unless we are asked for more than sbatch would say.
+    words = line.audible if as_json or watch else line.sbatch
+    listener = _Screen(line, silent=as_json)
+    try:
+        answer = run(words, listener.listener(), environ=environ, folder=folder)
+    finally:
+        listener.spinner.hide()
+    if answer.returncode < 0:
+        return _die_likewise(-answer.returncode)
+    if answer.returncode and answer.submitted is None and answer.errors:
+        raise explain(answer.errors)
+    listener.message(answer.errors.encode())
+    if as_json:
+        print_json(_facts(line, answer))
+    elif watch and answer.submitted is not None:
+        from gsub.commands.watch import follow
+
+        return follow(str(answer.submitted.job_id))
+    return answer.returncode
+
+
+class _Screen:
+    """Hands on what sbatch says; on a terminal it adds what became of the request."""
+
+    def __init__(self, line: CommandLine, *, silent: bool) -> None:
+        self.line = line
+        self.silent = silent
+        # sbatch reads the script from the keyboard: no spinner over the user's typing
+        typing = line.script is None and line.wrap is None
+        self.spinner = Spinner(allowed=not typing)
+        self.job: Submitted | None = None
+
+    def listener(self) -> Listener:
+        return Listener(self.stdout, self.message, self.submitted, self.second)
+
+    def stdout(self, chunk: bytes) -> None:
+        if not self.silent:
+            self.spinner.hide()
+            _write(sys.stdout.fileno(), chunk)
+
+    def message(self, text: bytes) -> None:
+        if text:
+            self.spinner.hide()
+            if is_terminal(sys.stderr):
+                text = harmless(text.decode(errors="surrogateescape")).encode(errors="replace")
+            _write(sys.stderr.fileno(), text)
+
+    def submitted(self, job: Submitted) -> None:
+        self.job = job
+        plain = self.silent or self.line.given("parsable") or not is_terminal(sys.stdout)
+        if plain or job.cluster is not None:
+            return
+        from gsub.commands.describe import describe
+
+        for text in describe(job.job_id):
+            print(text, flush=True)
+
+    def second(self, _passed: int) -> None:
+        if self.job is None:
+            self.spinner.show("sbatch is waiting for the Slurm controller")
+        else:
+            self.spinner.show(f"job {self.job.job_id} has not ended yet")
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    # Straight to the descriptor: what sbatch says must appear in its order, whoever reads it.
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    except BrokenPipeError:
+        pass  # nobody reads on; the job exists, and its exit code is still ours to give
+
+
+def _facts(line: CommandLine, answer: Answer) -> dict[str, object]:
+    job = answer.submitted
+    return {
+        "job_id": job.job_id if job else None,
+        "cluster": job.cluster if job else None,
+        "command": [PROGRAM, *line.sbatch],
+        "script": line.script,
+        "args": list(line.args),
+        "messages": (answer.messages + answer.errors).splitlines(),
+        "exit_code": answer.returncode,
+    }
+
+
+def print_json(facts: Mapping[str, object]) -> None:
+    """Print one JSON object on a line; only ASCII, so that any terminal and any locale takes it."""
+    import json
+
+    print(json.dumps(facts), flush=True)
+
+
+def installed_table(environ: Mapping[str, str], folder: str) -> Table:
+    """The options of the sbatch that is installed here, those of the site's plugins included."""
+    import re
+    import subprocess
+
+    program = str(Path(folder, PROGRAM)) if folder else PROGRAM
+
+    def ask(option: str) -> str:
+        try:
+            answer = subprocess.run(
+                [program, option],
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=10,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return ""  # the submission itself will tell what is wrong
+        return answer.stdout.decode(errors="replace")
+
+    version = re.search(r"(\d\d\.\d\d)", ask("--version"))
+    table = Table.of_release(version[1]) if version else Table.of_all()
+    return table.with_help(ask("--help"))
+
+
+def _die_likewise(number: int) -> int:
+    """End as sbatch did, so that the shell sees the signal; 128 + n where we cannot."""
+    sys.stdout.flush()
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    return 128 + number

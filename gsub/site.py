@@ -1,0 +1,56 @@
+"""The site file as the commands use it: read before anything is asked of Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gsub.errors import USAGE, UserError
+
+_MEANWHILE: Final = "Meanwhile plain 'sbatch' works."
+
+
+@dataclass(frozen=True, slots=True)
+class Slurm:
+    """Where the site says that Slurm is; empty strings where it does not say."""
+
+    conf: str = ""
+    folder: str = ""
+
+
+def check_site(environ: Mapping[str, str]) -> Slurm:
+    """Read the site file and the topology that it names; a machine without one is fine.
+
+    Raises UserError for a file that cannot be used: a site half understood would decide half rightly.
+    """
+    from site_configs.site import find_site
+
+    path = find_site(environ)
+    if path is None:
+        return Slurm()
+    from site_configs.site import SiteError, load_site
+    from site_configs.topology import TopologyError
+
+    try:
+        site = load_site(path)
+        if site.topology.file:
+            site.topologies()
+    except SiteError as error:
+        said = " = ".join(part for part in (error.key, error.value) if part)
+        more = f" ({error.more} more)" if error.more else ""
+        raise UserError(
+            f"the site file {error.file} cannot be used; nothing was submitted",
+            why=": ".join(part for part in (said, error.problem) if part) + more,
+            fix=f"{error.remedy} {_MEANWHILE}",
+            exit_code=USAGE,
+        ) from error
+    except TopologyError as error:
+        where = f"{error.file}:{error.line}" if error.line else error.file
+        raise UserError(
+            f"the topology {where}, named in the site file {path}, cannot be used; nothing was submitted",
+            why=f"{error.problem}: {error.text}" if error.text else error.problem,
+            fix=f"{error.remedy} {_MEANWHILE}",
+            exit_code=USAGE,
+        ) from error
+    return Slurm(conf=site.slurm.conf, folder=site.slurm.bin)
