@@ -3,31 +3,58 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 from collections.abc import Iterator
 
 import pytest
 
 from site_configs.devcluster import Cluster, ClusterSpec
+from site_configs.devcluster.machine import alive
 from site_configs.devcluster.spec import RELEASES
 
-KEEP = "GSUB_TEST_KEEP_CLUSTER"
+_RELEASES: pytest.StashKey[list[str]] = pytest.StashKey()
+_NAME = re.compile(r"t(\d+)-(\w+)")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--slurm",
-        default="host",
-        help=f"releases to run the cluster tests on, comma-separated: {','.join(RELEASES)} (default: host)",
+        help=f"releases for the cluster tests, comma-separated: {','.join(RELEASES)}; default: all that can run here",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    asked = config.getoption("--slurm")
+    releases = asked.split(",") if asked else [*RELEASES] if "CI" in os.environ or _chroots() else ["host"]
+    unknown = set(releases) - set(RELEASES)
+    if unknown:
+        raise pytest.UsageError(f"--slurm: no release {', '.join(sorted(unknown))}")
+    config.stash[_RELEASES] = releases
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "cluster" in metafunc.fixturenames:
-        releases = metafunc.config.getoption("--slurm").split(",")
-        unknown = set(releases) - set(RELEASES)
-        if unknown:
-            raise pytest.UsageError(f"--slurm: no release {', '.join(sorted(unknown))}")
-        metafunc.parametrize("cluster", releases, indirect=True, scope="session")
+        metafunc.parametrize("cluster", metafunc.config.stash[_RELEASES], indirect=True, scope="session")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    left_out = [release for release in RELEASES if release not in config.stash[_RELEASES]]
+    if left_out:
+        why = "not asked for" if config.getoption("--slurm") else "only root can make their chroots"
+        terminalreporter.write_line(f"Slurm releases left out: {', '.join(left_out)} ({why})")
+
+
+def _chroots() -> bool:
+    """Whether this machine lets us make and enter chroots: root alone does not do in many containers."""
+    if os.geteuid() != 0:
+        return False
+    return (
+        subprocess.run(
+            ["unshare", "--mount", "--propagation", "private", "true"], capture_output=True
+        ).returncode
+        == 0
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,13 +67,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A real Slurm with 8 nodes x 8 emulated GPUs; its name is its own, so a cluster in use is left alone."""
+    """A real Slurm with 8 nodes x 8 emulated GPUs, this test run's own: several runs may go on side by side."""
     os.umask(0o022)
+    for name in Cluster.names():
+        left = _NAME.fullmatch(name)
+        if left and not alive(int(left[1])):  # of a test run that was killed
+            Cluster.down(name)
     release = request.param
-    found = Cluster.up(ClusterSpec(name=f"test-{release}", slurm=release))
+    found = Cluster.up(ClusterSpec(name=f"t{os.getpid()}-{release}", slurm=release))
     yield found
-    if not os.environ.get(KEEP):
-        Cluster.down(found.spec.name)
+    Cluster.down(found.spec.name)
 
 
 @pytest.fixture

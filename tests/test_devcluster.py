@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -314,13 +315,13 @@ def test_every_release_is_named_in_the_help():
     assert all(release in said for release in RELEASES)
 
 
-def _submit(cluster, user, *options: str) -> str:
+def _submit(cluster: Cluster, user: str | None, *options: str) -> str:
     done = cluster.run(["sbatch", "--parsable", *options], user=user, input="#!/bin/sh\nsleep 600\n")
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-def _state(cluster, job: str) -> str:
+def _state(cluster: Cluster, job: str) -> str:
     return cluster.run(["squeue", "-h", "-j", job, "-t", "all", "-o", "%T"]).stdout.strip()
 
 
@@ -338,7 +339,7 @@ def _sleepers(seconds: str) -> list[int]:
     return found
 
 
-def _wait(ready, seconds: float = 20) -> None:
+def _wait(ready: Callable[[], bool], seconds: float = 20) -> None:
     deadline = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < deadline, "waited in vain"
