@@ -30,12 +30,13 @@ def pytest_configure(config: pytest.Config) -> None:
     unknown = set(releases) - set(RELEASES)
     if unknown:
         raise pytest.UsageError(f"--slurm: no release {', '.join(sorted(unknown))}")
-    config.stash[_RELEASES] = releases
+    config.stash[_RELEASES] = list(releases)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "cluster" in metafunc.fixturenames:
-        metafunc.parametrize("cluster", metafunc.config.stash[_RELEASES], indirect=True, scope="session")
+        releases = metafunc.config.stash[_RELEASES]
+        metafunc.parametrize("cluster", releases, indirect=True, scope="session")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -17,6 +17,7 @@ import pytest
 from site_configs.devcluster import Cluster, ClusterSpec, DevClusterError, config, supervisor
 from site_configs.devcluster.machine import alive, open_to_all, processes_with
 from site_configs.devcluster.spec import RELEASES, Paths
+from site_configs.site import load_site
 
 REPOSITORY = Path(__file__).parents[1]
 DEVCLUSTER = [sys.executable, "-m", "site_configs.devcluster"]
@@ -76,12 +77,25 @@ def test_slurm_conf_declares_what_was_asked(accounting):
     assert all("Gres=gpu:4 " in line for line in nodes)
     assert ("AccountingStorageType=accounting_storage/slurmdbd" in lines) is accounting
     tiers = {
-        line.split()[0]: int(re.search(r"PriorityTier=(\d+)", line)[1])
+        line.split()[0]: int(line.partition("PriorityTier=")[2].split()[0])
         for line in lines
         if line.startswith("Part")
     }
     assert tiers["PartitionName=urgent"] > tiers["PartitionName=gpu"] == tiers["PartitionName=debug"]
     assert "PreemptMode=REQUEUE" in lines
+
+
+@pytest.mark.parametrize("policy", ["observe", "advise", "enforce"])
+def test_the_site_file_is_a_valid_one_and_agrees_with_slurm(tmp_path, policy):
+    paths = Paths(tmp_path)
+    paths.etc.mkdir()
+    spec = ClusterSpec(nodes=4, gpus=2, policy=policy)
+    (paths.etc / "topology.conf").write_text(config.topology_conf(spec))
+    paths.site.write_text(config.site_toml(spec, paths))
+    site = load_site(paths.site)
+    assert site.policy.mode == policy
+    assert list(site.partitions) == ["gpu", "debug", "urgent"]
+    assert {p.gpus_per_node for p in site.partitions.values()} == {2}
 
 
 def test_one_node_and_one_gpu_need_no_brackets():

@@ -6,6 +6,7 @@ Facts of `slurm.conf` on one machine (several slurmd, GPU device files, cgroups 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from site_configs.devcluster.spec import (
     CPUS_PER_NODE,
@@ -14,6 +15,14 @@ from site_configs.devcluster.spec import (
     ClusterSpec,
     Paths,
 )
+
+
+PARTITIONS: Final = {
+    "gpu": "Default=YES MaxTime=7-00:00:00 DefaultTime=01:00:00 PriorityTier=1",
+    "debug": "MaxTime=00:30:00 DefaultTime=00:10:00 PriorityTier=1",
+    # preempts jobs of the two above, by requeue
+    "urgent": "MaxTime=1-00:00:00 DefaultTime=01:00:00 PriorityTier=10",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +139,7 @@ def slurm_conf(spec: ClusterSpec, paths: Paths, ports: Ports, who: Identity) -> 
     # Without a stated need a job gets CPUs and memory in proportion to its GPUs, as most sites have it.
     defaults = f"DefCpuPerGPU={cpus_per_gpu} DefMemPerCPU={MEMORY_MB_PER_NODE // CPUS_PER_NODE}"
     lines += [
-        f"PartitionName=gpu Nodes={everyone} Default=YES MaxTime=7-00:00:00 DefaultTime=01:00:00 "
-        f"PriorityTier=1 State=UP {defaults}",
-        f"PartitionName=debug Nodes={everyone} MaxTime=00:30:00 DefaultTime=00:10:00 "
-        f"PriorityTier=1 State=UP {defaults}",
-        # preempts jobs of the partitions above by requeue
-        f"PartitionName=urgent Nodes={everyone} MaxTime=1-00:00:00 DefaultTime=01:00:00 "
-        f"PriorityTier=10 State=UP {defaults}",
+        f"PartitionName={name} Nodes={everyone} {limits} State=UP {defaults}" for name, limits in PARTITIONS.items()
     ]
     return "\n".join(lines) + "\n"
 
@@ -190,10 +193,32 @@ def _range(first: int, last: int) -> str:
 
 def site_toml(spec: ClusterSpec, paths: Paths) -> str:
     """The cluster's site file, as a sysadmin would write it."""
-    return "\n".join(
-        [
-            "# The development cluster as a site; every key is in docs/site-file.md.",
-            f'name = "{spec.name}"',
+    lines = [
+        "# The development cluster as a site; every key is in docs/site-file.md.",
+        f'cluster = "{spec.name}"',
+        'name = "Development cluster"',
+        "",
+        "[slurm]",
+        f'conf = "{paths.slurm_conf}"',
+        "",
+        "[topology]",
+        f'file = "{paths.etc}/topology.conf"',
+        "",
+        "[policy]",
+        f'mode = "{spec.policy}"',
+        "",
+        f"[gpu_types.{GPU_MODEL}]",
+        'memory = "80G"',
+        'product = "NVIDIA A100-SXM4-80GB"',
+    ]
+    for name in PARTITIONS:
+        lines += [
             "",
+            f"[partitions.{name}]",
+            f'nodes = "{_nodes(spec.node_names)}"',
+            f"gpus_per_node = {spec.gpus}",
+            f"cpus_per_node = {CPUS_PER_NODE}",
+            f'memory_per_node = "{MEMORY_MB_PER_NODE}M"',
+            f'gpu_type = "{GPU_MODEL}"',
         ]
-    )
+    return "\n".join(lines) + "\n"
