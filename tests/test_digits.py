@@ -21,6 +21,8 @@ from typing import Any
 
 import pytest
 
+from site_configs.devcluster import Cluster
+
 np = pytest.importorskip("numpy")
 pytest.importorskip("sklearn")
 
@@ -533,59 +535,110 @@ def test_a_killed_rank_ends_the_others_at_once(tmp_path: Path) -> None:
     assert "Traceback" not in errors[0] + errors[1]
 
 
+@pytest.mark.parametrize("below", [".", "examples/digits"])
+def test_the_script_finds_train_py_here_and_from_the_repository(below: str, tmp_path: Path) -> None:
+    """With a stand-in for srun that prints where it is started and with what."""
+    (tmp_path / below).mkdir(parents=True, exist_ok=True)
+    (tmp_path / below / "train.py").touch()
+    done = batch(tmp_path, "--epochs", "2 3", SLURM_CPUS_PER_TASK="6", PYTHON="/opt/py")
+    assert done.returncode == 0
+    where, *command = done.stdout.splitlines()
+    assert Path(where) == (tmp_path / below)
+    assert command == ["--cpus-per-task=6", "--kill-on-bad-exit=1", "/opt/py", "train.py", "--epochs", "2 3"]
+
+
+def test_the_script_says_where_to_submit_from(tmp_path: Path) -> None:
+    done = batch(tmp_path)
+    assert done.returncode == 2
+    assert (
+        done.stderr == f"error: no train.py in {tmp_path}: submit this job from the folder examples/digits\n"
+    )
+
+
+def batch(folder: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """train.sh as slurmd runs it: a copy, started in the folder of the submission."""
+    bin_, spool = folder / "bin", folder / "spool"
+    bin_.mkdir()
+    spool.mkdir()
+    (bin_ / "srun").write_text("#!/bin/sh\npwd\nprintf '%s\\n' \"$@\"\n")
+    (bin_ / "srun").chmod(0o755)
+    script = shutil.copy(EXAMPLE / "train.sh", spool / "slurm_script")
+    path = {"PATH": f"{bin_}:{os.environ['PATH']}"}
+    return subprocess.run(
+        ["bash", script, *args], cwd=folder, env=path | env, capture_output=True, text=True, check=False
+    )
+
+
 # --- on Slurm -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def folder(cluster: Any) -> Iterator[tuple[Any, str | None, Path]]:
-    """The cluster, a user of it, and a copy of the example in a folder of theirs."""
-    user = next(iter(cluster.users), None)
-    where = cluster.home(user) / "digits"
+def folder(cluster: Cluster) -> Iterator[Path]:
+    """A copy of the example where the cluster's user can write."""
+    where = cluster.home(user_of(cluster)) / "digits"
     shutil.rmtree(where, ignore_errors=True)
     shutil.copytree(EXAMPLE, where, ignore=shutil.ignore_patterns("__pycache__", "*.out"))
-    if user:
+    if user := user_of(cluster):
         for path in (where, *where.rglob("*")):
             shutil.chown(path, user)
-    yield cluster, user, where
+    yield where
     shutil.rmtree(where)
 
 
+def user_of(cluster: Cluster) -> str | None:
+    return next(iter(cluster.users), None)
+
+
+def submit(cluster: Cluster, folder: Path, *args: str, **env: str) -> tuple[str, str]:
+    """State and output of train.sh, run as a job to its end."""
+    user = user_of(cluster)
+    sent = cluster.run(["sbatch", "--parsable", "train.sh", *args], user=user, cwd=folder, env=env)
+    assert sent.returncode == 0, sent.stderr
+    job = sent.stdout.strip()
+    deadline = time.monotonic() + 120
+    while True:  # `sbatch --wait` looks every half minute
+        shown = cluster.run(["scontrol", "show", "job", job], check=True).stdout
+        state = re.findall(r"JobState=(\w+)", shown)[0]
+        if state not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"):
+            return state, (folder / f"digits-{job}.out").read_text()
+        assert time.monotonic() < deadline, shown
+        time.sleep(0.5)
+
+
 @pytest.mark.cluster
-def test_the_job_trains_on_two_nodes(folder: tuple[Any, str | None, Path]) -> None:
-    cluster, user, where = folder
-    script = ["sbatch", "--parsable", "--wait", "train.sh", "--epochs", "12", "--min-accuracy", "0.9"]
-    done = cluster.run(script, user=user, cwd=where, timeout=180)
-    job = done.stdout.strip()
-    out = (where / f"digits-{job}.out").read_text()
-    assert done.returncode == 0, done.stderr + out
-    assert "JobState=COMPLETED" in cluster.run(["scontrol", "show", "job", job]).stdout
+def test_the_job_trains_on_two_nodes(cluster: Cluster, folder: Path) -> None:
+    state, out = submit(cluster, folder, "--epochs", "12", "--min-accuracy", "0.9")
+    assert state == "COMPLETED", out
     [(accuracy, size, nodes)] = FINAL.findall(out)
     assert float(accuracy) > 0.9
     assert (size, nodes) == ("4", "2")
     assert [int(epoch) for epoch, *_ in EPOCH.findall(out)] == list(range(1, 13))
-    places = re.findall(r"^rank (\d) of 4: node (\S+), local rank (\d), GPU (\d)$", out, re.MULTILINE)
+    places = re.findall(r"(?m)^rank (\d) of 4: node (\S+), local rank (\d), GPU (\d)$", out)
     assert {rank for rank, *_ in places} == set("0123")
-    by_node: dict[str, set[str]] = {}
+    gpus: dict[str, set[str]] = {}
     for _, node, _, gpu in places:
-        by_node.setdefault(node, set()).add(gpu)
-    assert [len(gpus) for gpus in by_node.values()] == [2, 2], "two nodes, a GPU of its own for each rank"
-    assert not list(where.glob(".digits-*"))
+        gpus.setdefault(node, set()).add(gpu)
+    assert [len(on_node) for on_node in gpus.values()] == [2, 2], (
+        "two nodes, and a GPU of its own for each rank"
+    )
+    assert len(out.splitlines()) == 4 + 12 + 1, "nothing else is said, no warning of srun's"
+    assert not list(folder.glob(".digits-*"))
 
 
 @pytest.mark.cluster
-def test_a_rank_that_fails_ends_the_job_and_shows_why(
-    folder: tuple[Any, str | None, Path],
-) -> None:
-    cluster, user, where = folder
-    broken = where / "python"
-    broken.write_text(
-        '#!/bin/sh\n[ "$SLURM_PROCID" = 2 ] && { echo "no GPU today" >&2; exit 7; }\nexec python3 "$@"\n'
-    )
+def test_a_rank_that_fails_ends_the_job_and_shows_why(cluster: Cluster, folder: Path) -> None:
+    broken = folder / "python"
+    lines = [
+        "#!/bin/sh",
+        '[ "$SLURM_PROCID" != 2 ] || { echo "no GPU today" >&2; exit 7; }',
+        'exec python3 "$@"',
+    ]
+    broken.write_text("\n".join(lines) + "\n")
     broken.chmod(0o755)
-    script = ["sbatch", "--parsable", "--wait", "train.sh"]
-    done = cluster.run(script, user=user, cwd=where, env={"PYTHON": "./python"}, timeout=120)
-    out = (where / f"digits-{done.stdout.strip()}.out").read_text()
-    assert done.returncode != 0
+    began = time.monotonic()
+    state, out = submit(cluster, folder, PYTHON="./python")
+    assert state == "FAILED"
+    assert time.monotonic() - began < 45, "the others did not wait until their time-out of 60 s"
     assert "no GPU today" in out
     assert re.search(r"srun: error: \w+: task 2: Exited with exit code 7", out)
-    assert "final accuracy" not in out
+    assert "epoch" not in out

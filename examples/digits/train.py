@@ -163,10 +163,10 @@ def arguments():
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     add = parser.add_argument
-    add("--epochs", type=count, default=80, help="passes over the training digits")
+    add("--epochs", type=count, default=60, help="passes over the training digits")
     add("--batch-size", type=count, default=64, help="digits per step, over all ranks together")
     add("--lr", type=float, default=0.05, help="learning rate")
-    add("--hidden", type=count, default=384, help="hidden units")
+    add("--hidden", type=count, default=512, help="hidden units")
     add("--seed", type=count, default=1, help="of the first weights and of the order of the digits")
     add("--min-accuracy", type=float, default=0.0, help="fail when the final accuracy is below")
     add("--backend", choices=["auto", "numpy", "torch"], default="auto", help="auto: torch if installed")

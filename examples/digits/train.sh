@@ -12,8 +12,11 @@
 #SBATCH --time=00:05:00
 #SBATCH --output=digits-%j.out
 
-# Slurm runs a copy of this script, so $0 does not lead to train.py: the job's working directory does.
-[ -f train.py ] || cd examples/digits || exit 2
+# Slurm runs a copy of this script, so $0 does not lead to train.py: the folder it was submitted from does.
+if [ ! -f train.py ] && ! cd examples/digits 2>/dev/null; then
+  echo "error: no train.py in $PWD: submit this job from the folder examples/digits" >&2
+  exit 2
+fi
 
 # Four ranks fill four GPUs; a matrix library that starts a thread per core in each would only get in their way.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
