@@ -177,7 +177,7 @@ _NOISE: Final = re.compile(r'^Try "sbatch --help" for more information$|^Batch j
 def explain(stderr: str) -> UserError:
     """The one error that sbatch's messages amount to; its own words are the reason."""
     lines = [_PREFIX.sub("", line).strip() for line in stderr.splitlines()]
-    reason = " ".join(line for line in (_NOISE.sub("", line) for line in lines) if line)
+    reason = _joined([line for line in (_NOISE.sub("", line) for line in lines) if line])
     for remedy in REMEDIES:
         found = re.search(remedy.pattern, reason)
         if found:
@@ -195,6 +195,15 @@ def explain(stderr: str) -> UserError:
         fix=_FALLBACK.fix,
         exit_code=FAILED if refused or not reason else USAGE,
     )
+
+
+def _joined(lines: list[str]) -> str:
+    """sbatch breaks sentences over lines, and tells several things on a line each."""
+    text = ""
+    for line in lines:
+        new = text and line[0].isupper() and text[-1] not in ".:;"
+        text += ("; " if new else " " if text else "") + line
+    return text
 
 
 def _fill(text: str, words: dict[str, str]) -> str:
