@@ -292,7 +292,7 @@ class Cluster:
 
     @classmethod
     def _read(cls, name: str) -> Cluster | None:
-        paths = Paths(state_home() / name)
+        paths = Paths((state_home() / name).resolve())
         try:
             kept = json.loads(paths.spec.read_text())
         except FileNotFoundError:
@@ -396,10 +396,11 @@ class Cluster:
     def _gpus(self) -> None:
         from site_configs.devcluster import nvml
 
-        if not hasattr(nvml, "build"):
-            return  # TEMP
         self.say("building the emulated NVML")
-        nvml.build(self.paths.lib)
+        try:
+            nvml.build(self.paths.lib)
+        except nvml.BuildError as error:
+            raise DevClusterError(str(error)) from error
         nvml.EmulatedGpus(self.paths.gpus).create(self.spec.node_names, self.spec.gpus)
 
     # --- starting and ending ----------------------------------------------------------------------------------------
