@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 import string
+from collections.abc import Iterable
 
 import pytest
 
 from gsub.sbatch_options import INPUT_VARIABLES, OPTIONS, Table
+from site_configs.devcluster import Cluster
 
 # Asks sbatch about many words in one go; the first line of each answer tells all.
 ASK = 'for word; do printf "== %s\\n" "$word"; sbatch "$word" 2>&1 </dev/null | head -n 1; done'
 
 
-def ask(cluster, words):
+def ask(cluster: Cluster, words: Iterable[str]) -> dict[str, str]:
+    words = list(words)
     if not words:
         return {}
     said = cluster.run(["sh", "-c", ASK, "sh", *words], timeout=120).stdout
@@ -21,16 +24,16 @@ def ask(cluster, words):
     for block in said.split("== ")[1:]:
         word, _, answer = block.partition("\n")
         answers[word] = answer
-    assert list(answers) == list(words)
+    assert list(answers) == words
     return answers
 
 
-def long_names(cluster):
+def long_names(cluster: Cluster) -> set[str]:
     """All long options: an ambiguous prefix makes glibc name all that begin so; then one letter more."""
-    names = set()
+    names: set[str] = set()
     prefixes = list(string.ascii_lowercase)
     while prefixes:
-        longer = set()
+        longer: set[str] = set()
         for word, answer in ask(cluster, [f"--{prefix}" for prefix in prefixes]).items():
             prefix = word.removeprefix("--")
             if "is ambiguous; possibilities:" in answer:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gsub.argv import split
 from gsub.sbatch_options import Table
-from gsub.script import Asked, directives, request, split_words
+from gsub.script import Asked, Request, directives, request, split_words
 
 ALL = Table.of_all()
 
@@ -62,7 +62,7 @@ def test_any_text_can_be_read(text):
         assert text.split("\n")[directive.line - 1].startswith("#SBATCH")
 
 
-def ask(words, text="#!/bin/sh\n", **environ):
+def ask(words: list[str], text: str = "#!/bin/sh\n", **environ: str) -> Request:
     return request(split(words, ALL), text, environ, ALL)
 
 
