@@ -1,0 +1,309 @@
+"""Reads NVIDIA GPUs through NVML, with NVIDIA's own bindings (nvidia-ml-py).
+
+Every value that NVML can refuse is None when it does; so is one outside of what it can be (4294967295 per cent,
+1.4e16 watts: the ways in which drivers and DCGM say "blank"). What a GPU is, is its UUID and its device file's number,
+never its index. Sources: NVML API reference (device queries, MIG management, event handling).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from profiler.gpu import GpuIdentity, GpuProcess, GpuReading, GpusUnavailableError, MigInstance
+
+_Handle: TypeAlias = Any  # ctypes' pointers and structures: pynvml has no types
+_Number: TypeAlias = Any  # int or float, as it came
+
+# Errors of one GPU after which it answers nothing, and errors of the driver as a whole. All others (NOT_SUPPORTED,
+# NO_PERMISSION, FUNCTION_NOT_FOUND, NO_DATA...) make one value unknown.
+_LOST = ("GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND")
+_NO_DRIVER = ("UNINITIALIZED", "DRIVER_NOT_LOADED", "LIBRARY_NOT_FOUND", "LIB_RM_VERSION_MISMATCH")
+
+# nvmlClocksEventReason*, formerly nvmlClocksThrottleReason*: the same bits.
+_THROTTLE = {
+    0x001: "gpu_idle",
+    0x002: "applications_clocks",
+    0x004: "sw_power_cap",
+    0x008: "hw_slowdown",
+    0x010: "sync_boost",
+    0x020: "sw_thermal",
+    0x040: "hw_thermal",
+    0x080: "hw_power_brake",
+    0x100: "display_clocks",
+}
+
+# Newest name first. The unversioned ..RunningProcesses raises something else than NVMLError where it is missing.
+_THROTTLE_CALLS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+_PROCESS_CALLS = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
+
+_CLOCK_SM, _CLOCK_MEMORY = 1, 2  # NVML_CLOCK_SM, NVML_CLOCK_MEM
+_CORRECTED, _UNCORRECTED, _VOLATILE = 0, 1, 0  # NVML_MEMORY_ERROR_TYPE_*, NVML_VOLATILE_ECC
+_TEMPERATURE_GPU = 0
+_MAX_XIDS = 64  # of one drain: a storm must not keep the reader here
+
+
+@dataclass(frozen=True, slots=True)
+class _Metric:
+    """A number of a reading: from which function, with which arguments, in what unit, between which bounds."""
+
+    field: str
+    function: str
+    arguments: tuple[int, ...] = ()
+    divisor: int = 1
+    highest: float = 0
+
+
+_METRICS = (
+    _Metric("power_w", "nvmlDeviceGetPowerUsage", divisor=1000, highest=10_000),
+    _Metric("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit", divisor=1000, highest=10_000),
+    _Metric("temperature_c", "nvmlDeviceGetTemperature", (_TEMPERATURE_GPU,), highest=200),
+    _Metric("clock_sm_mhz", "nvmlDeviceGetClockInfo", (_CLOCK_SM,), highest=20_000),
+    _Metric("clock_sm_max_mhz", "nvmlDeviceGetMaxClockInfo", (_CLOCK_SM,), highest=20_000),
+    _Metric("clock_memory_mhz", "nvmlDeviceGetClockInfo", (_CLOCK_MEMORY,), highest=50_000),
+    _Metric("ecc_corrected", "nvmlDeviceGetTotalEccErrors", (_CORRECTED, _VOLATILE), highest=2**53),
+    _Metric("ecc_uncorrected", "nvmlDeviceGetTotalEccErrors", (_UNCORRECTED, _VOLATILE), highest=2**53),
+)
+_MEMORY_HIGHEST = 2**44  # 16 TiB
+
+
+class _LostError(Exception):
+    """The GPU does not answer any more; the argument is NVML's name for it."""
+
+
+class NvmlReader:
+    """A `GpuReader` over NVML.
+
+    `watch` is told of each driver call, with the GPU's UUID ("" for a call that belongs to none) and the function's
+    name, before it is made: who supervises this reader can say afterwards which call did not return.
+
+    Raises GpusUnavailableError when there is no driver or no library. Not for several threads at once.
+    """
+
+    def __init__(self, watch: Callable[[str, str], None] = lambda _gpu, _function: None) -> None:
+        import pynvml
+
+        self._nvml: Any = pynvml
+        self._watch = watch
+        self._names = {
+            getattr(pynvml, f"NVML_ERROR_{name}"): name
+            for name in (*_LOST, *_NO_DRIVER, "NOT_SUPPORTED", "FUNCTION_NOT_FOUND")
+        }
+        self._handles: dict[str, Any] = {}
+        self._physical: list[GpuIdentity] = []
+        self._by_address: dict[int | None, str] = {}
+        self._pending_xids: dict[str, list[int]] = defaultdict(list)
+        self._event_set: Any = None
+        self._watched: set[str] = set()
+        self.unreachable = 0
+        """GPUs that the driver counts but does not hand out: fallen off the bus before this reader began."""
+        try:
+            watch("", "nvmlInit")
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            raise self._unavailable(error) from None
+        self._enumerate()
+        self._watch_xids()
+
+    def gpus(self, leave_alone: Collection[str] = ()) -> tuple[GpuIdentity, ...]:
+        """The GPUs that there were when this reader began, each followed by the MIG instances that it has now."""
+        found: list[GpuIdentity] = []
+        for gpu in self._physical:
+            if gpu.uuid in leave_alone:
+                continue
+            instances: list[GpuIdentity] = []
+            partitioned = False
+            with suppress(_LostError):  # the whole GPU is still listed: its reading tells the fault
+                partitioned = self._mig_enabled(gpu)
+                instances = list(self._instances(gpu)) if partitioned else []
+            found.append(replace(gpu, partitioned=partitioned))
+            found.extend(instances)
+        return tuple(found)
+
+    def read(self, gpu: GpuIdentity) -> GpuReading:
+        """What a GPU or a MIG instance does now. Raises GpusUnavailableError if the whole driver has gone."""
+        try:
+            reading = self._read_instance(gpu) if gpu.mig else self._read_gpu(gpu)
+        except _LostError as error:
+            reading = GpuReading(gpu, fault=str(error))
+        if gpu.mig:
+            return reading
+        self._drain_xids()
+        known = gpu.uuid in self._watched
+        return replace(reading, xids=tuple(self._pending_xids.pop(gpu.uuid, ())) if known else None)
+
+    def close(self) -> None:
+        """Let go of the driver; harmless if it has gone."""
+        with suppress(self._nvml.NVMLError):
+            if self._event_set is not None:
+                self._nvml.nvmlEventSetFree(self._event_set)
+            self._nvml.nvmlShutdown()
+
+    # --- the driver ---
+
+    def _ask(self, gpu: str, function: str, *arguments: _Handle) -> _Handle:
+        """Call an NVML function; None if it has no answer. Raises _LostError and GpusUnavailableError."""
+        self._watch(gpu, function)
+        try:
+            return getattr(self._nvml, function)(*arguments)
+        except self._nvml.NVMLError as error:
+            name = self._names.get(error.value)
+            if name in _LOST:
+                raise _LostError(name) from None
+            if name in _NO_DRIVER:
+                raise self._unavailable(error) from None
+            return None
+
+    def _ask_first(self, gpu: str, functions: tuple[str, ...], *arguments: _Handle) -> _Handle:
+        """The answer of the first of these functions that has one."""
+        for function in functions:
+            answer = self._ask(gpu, function, *arguments)
+            if answer is not None:
+                return answer
+        return None
+
+    def _unavailable(self, error: Exception) -> GpusUnavailableError:
+        return GpusUnavailableError(
+            f"The GPUs of this node cannot be read: NVML says '{error}'.\n"
+            "Does `nvidia-smi` work here? Without it the driver is not loaded, or not the one of the installed library."
+        )
+
+    def _enumerate(self) -> None:
+        self._physical.clear()
+        self.unreachable = 0
+        for index in range(self._ask("", "nvmlDeviceGetCount") or 0):
+            try:
+                handle = self._ask("", "nvmlDeviceGetHandleByIndex", index)
+                uuid = self._ask("", "nvmlDeviceGetUUID", handle) if handle is not None else None
+                if uuid is None:
+                    self.unreachable += 1
+                    continue
+                pci = self._ask(uuid, "nvmlDeviceGetPciInfo", handle)
+                gpu = GpuIdentity(
+                    uuid=uuid,
+                    minor=self._ask(uuid, "nvmlDeviceGetMinorNumber", handle),
+                    name=self._ask(uuid, "nvmlDeviceGetName", handle) or "unknown",
+                    pci=pci.busId if pci is not None else None,
+                )
+            except _LostError:
+                self.unreachable += 1
+                continue
+            self._physical.append(gpu)
+            self._handles[uuid] = handle
+            self._by_address[_address(handle)] = uuid
+
+    # --- whole GPUs ---
+
+    def _read_gpu(self, gpu: GpuIdentity) -> GpuReading:
+        handle = self._handles[gpu.uuid]
+        numbers = {metric.field: self._number(gpu.uuid, metric, handle) for metric in _METRICS}
+        rates = self._ask(gpu.uuid, "nvmlDeviceGetUtilizationRates", handle)
+        return replace(
+            self._memory(GpuReading(gpu), handle),
+            utilisation=_plausible(rates.gpu, 100) if rates is not None else None,
+            throttle=self._throttle(gpu.uuid, handle),
+            processes=self._processes(gpu.uuid, handle),
+            **numbers,
+        )
+
+    def _number(self, gpu: str, metric: _Metric, handle: _Handle) -> _Number:
+        value = self._ask(gpu, metric.function, handle, *metric.arguments)
+        if value is not None and metric.divisor != 1:
+            value = value / metric.divisor
+        return _plausible(value, metric.highest)
+
+    def _memory(self, reading: GpuReading, handle: _Handle) -> GpuReading:
+        # Version 2 tells apart what the driver reserves; older drivers (before 510) count it as used.
+        gpu = reading.gpu.physical_uuid
+        memory = self._ask(gpu, "nvmlDeviceGetMemoryInfo", handle, self._nvml.nvmlMemory_v2)
+        if memory is None:
+            memory = self._ask(gpu, "nvmlDeviceGetMemoryInfo", handle)
+        if memory is None or not 0 < memory.total <= _MEMORY_HIGHEST:
+            return reading
+        used = _plausible(memory.used, memory.total)
+        return replace(reading, memory_used_bytes=used, memory_total_bytes=memory.total)
+
+    def _throttle(self, gpu: str, handle: _Handle) -> tuple[str, ...] | None:
+        bits = self._ask_first(gpu, _THROTTLE_CALLS, handle)
+        if bits is None:
+            return None
+        return tuple(name for bit, name in _THROTTLE.items() if bits & bit)
+
+    def _processes(self, gpu: str, handle: _Handle) -> tuple[GpuProcess, ...] | None:
+        running = self._ask_first(gpu, _PROCESS_CALLS, handle)
+        if running is None:
+            return None
+        return tuple(
+            GpuProcess(item.pid, _plausible(item.usedGpuMemory, _MEMORY_HIGHEST)) for item in running
+        )
+
+    # --- MIG ---
+
+    def _mig_enabled(self, gpu: GpuIdentity) -> bool:
+        mode = self._ask(gpu.uuid, "nvmlDeviceGetMigMode", self._handles[gpu.uuid])
+        return mode is not None and mode[0] == self._nvml.NVML_DEVICE_MIG_ENABLE
+
+    def _instances(self, gpu: GpuIdentity) -> Iterator[GpuIdentity]:
+        """Asked anew each time: a site may cut its GPUs differently between two jobs."""
+        parent = self._handles[gpu.uuid]
+        for slot in range(self._ask(gpu.uuid, "nvmlDeviceGetMaxMigDeviceCount", parent) or 0):
+            handle = self._ask(gpu.uuid, "nvmlDeviceGetMigDeviceHandleByIndex", parent, slot)
+            uuid = self._ask(gpu.uuid, "nvmlDeviceGetUUID", handle) if handle is not None else None
+            if uuid is None:  # slots need not be filled from the first on
+                continue
+            self._handles[uuid] = handle
+            yield GpuIdentity(
+                uuid=uuid,
+                minor=gpu.minor,
+                name=self._ask(gpu.uuid, "nvmlDeviceGetName", handle) or gpu.name,
+                pci=gpu.pci,
+                mig=MigInstance(
+                    parent_uuid=gpu.uuid,
+                    gpu_instance=self._ask(gpu.uuid, "nvmlDeviceGetGpuInstanceId", handle),
+                    compute_instance=self._ask(gpu.uuid, "nvmlDeviceGetComputeInstanceId", handle),
+                ),
+            )
+
+    def _read_instance(self, gpu: GpuIdentity) -> GpuReading:
+        """Memory and processes; NVML tells no utilisation, power or clocks of a MIG instance, so they stay unknown."""
+        handle = self._handles[gpu.uuid]
+        reading = self._memory(GpuReading(gpu), handle)
+        return replace(reading, processes=self._processes(gpu.physical_uuid, handle))
+
+    # --- Xid events ---
+
+    def _watch_xids(self) -> None:
+        """Have the driver queue Xid events. A GPU that cannot, or that is lost, has unknown Xids."""
+        self._event_set = self._ask("", "nvmlEventSetCreate")
+        if self._event_set is None:
+            return
+        for gpu in self._physical:
+            self._watch(gpu.uuid, "nvmlDeviceRegisterEvents")
+            with suppress(self._nvml.NVMLError):
+                xid = self._nvml.nvmlEventTypeXidCriticalError
+                self._nvml.nvmlDeviceRegisterEvents(self._handles[gpu.uuid], xid, self._event_set)
+                self._watched.add(gpu.uuid)
+
+    def _drain_xids(self) -> None:
+        for _ in range(_MAX_XIDS if self._watched else 0):
+            self._watch("", "nvmlEventSetWait")
+            try:
+                event = self._nvml.nvmlEventSetWait(self._event_set, 0)
+            except self._nvml.NVMLError:  # TIMEOUT: no more; GPU_IS_LOST: the GPU's own reading says so
+                return
+            uuid = self._by_address.get(_address(event.device))
+            if uuid is not None:
+                self._pending_xids[uuid].append(event.eventData)
+
+
+def _address(handle: _Handle) -> int | None:
+    """Where a handle points: ctypes' pointers do not compare."""
+    return ctypes.cast(handle, ctypes.c_void_p).value
+
+
+def _plausible(value: _Number, highest: float) -> _Number:
+    return value if value is not None and 0 <= value <= highest else None
