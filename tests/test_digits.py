@@ -404,6 +404,19 @@ def test_no_held_out_digit_is_trained_on() -> None:
     assert not any(image.tobytes() in seen for image in held)
 
 
+def test_an_emulated_gpu_shows_load_while_its_rank_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = tmp_path / "n1" / "2" / "load"
+    load.mkdir(parents=True)
+    monkeypatch.setenv("GSUB_EMU_GPUS", str(tmp_path))
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    with train.emulated_load("2"):
+        assert "utilization 85\n" in (load / str(os.getpid())).read_text()
+    with train.emulated_load("-"):
+        assert list(load.iterdir()) == []
+
+
 # --- as a user runs it --------------------------------------------------------------------------------------
 
 

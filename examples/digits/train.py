@@ -22,7 +22,7 @@ try:
     from sklearn.model_selection import train_test_split
 except ImportError as error:
     sys.exit(f"train.py needs NumPy and scikit-learn ({error}): python3 -m pip install numpy scikit-learn")
-try:  # gsub's development cluster emulates GPUs, which have to be told that they are busy
+try:  # gsub's development cluster, where GPUs are emulated
     from site_configs.devcluster import emugpu
 except ImportError:
     emugpu = None
@@ -158,6 +158,13 @@ def train(model, star, args):
     return accuracy
 
 
+def emulated_load(gpu):
+    """Only the development cluster's GPUs must be told that they work; a real one knows."""
+    if emugpu is None or not gpu.isdecimal():
+        return contextlib.nullcontext()
+    return emugpu.load(util=85, memory_mib=4000, gpus=[int(gpu)])
+
+
 def arguments():
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
@@ -188,7 +195,7 @@ def main():
     try:
         star = Star(place.rank, place.size, place.meeting)
         model = (TorchModel if torch else NumpyModel)(args.hidden, args.lr, args.seed, place, star)
-        with emugpu.load(util=85, memory_mib=4000) if emugpu else contextlib.nullcontext():
+        with emulated_load(place.gpu):
             accuracy = train(model, star, args)
         model.close()
         star.close()

@@ -22,5 +22,5 @@ fi
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
 # One process a GPU. Since Slurm 22.05 srun does not take --cpus-per-task over from the job by itself.
-# When a rank fails, --kill-on-bad-exit ends the others, who would wait for it until the time limit.
+# When a rank fails, --kill-on-bad-exit ends the others, who can only wait for it.
 srun --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" --kill-on-bad-exit=1 "${PYTHON:-python3}" train.py "$@"
