@@ -1,5 +1,5 @@
-/* Reads the files that describe an emulated GPU. See emu.h for the contract, docs/emulated-gpus.md for the format. */
-#include "emu.h"
+/* Reads the files that describe an emulated GPU. See files.h for the contract, docs/emulated-gpus.md for the format. */
+#include "files.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,10 +1,10 @@
-/* What the entry points (nvml_emu.c) need from the files of an emulated GPU (emu_state.c).
+/* What the entry points (nvml_*.c) need from the files of an emulated GPU (files.c).
  *
  * Every file is read anew at each call, whole, bounded, never through a symbolic link; nothing is cached but the
  * list of GPUs, which real NVML also fixes in nvmlInit. No function here keeps a lock while it waits.
  */
-#ifndef EMU_H
-#define EMU_H
+#ifndef FILES_H
+#define FILES_H
 
 #include <stdbool.h>
 #include <stddef.h>
