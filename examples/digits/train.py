@@ -105,6 +105,8 @@ class TorchModel:
         self.torch, self.distributed, self.size = torch, distributed, place.size
         cuda = torch.cuda.is_available()
         self.device = f"cuda:{place.local_rank % torch.cuda.device_count()}" if cuda else "cpu"
+        if cuda:
+            torch.cuda.set_device(self.device)  # NCCL takes the current one
         # PyTorch wants an address and a free port of rank 0. The star has connected us: it passes them on.
         if place.rank == 0:
             store = distributed.TCPStore(star.root, 0, place.size, is_master=True, wait_for_workers=False)
