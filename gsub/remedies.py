@@ -1,7 +1,7 @@
 """What sbatch says when it does not submit, and what a user can do about it: a table.
 
 sbatch stays the judge; its own text is kept as the reason. A row is a pattern searched in that text, what
-happened, what to do, and the exit code. The first row that matches wins; `{1}` is the pattern's first group.
+happened, and what to do. The first row that matches wins; `{1}` is the pattern's first group.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ class Remedy(NamedTuple):
     pattern: str
     what: str
     fix: str
-    exit_code: int
 
 
 _HELP: Final = "'sbatch --help' lists the options of this Slurm, 'gsub --help' ours"
@@ -26,174 +25,142 @@ _SHEBANG: Final = "make '#!/bin/bash' the first line of the script"
 
 REMEDIES: Final[tuple[Remedy, ...]] = (
     # the command line
-    Remedy(r"unrecognized option '([^']*)'", "no such option: {1}", _HELP, USAGE),
-    Remedy(r"invalid option -- '(.)'", "no such option: -{1}", _HELP, USAGE),
+    Remedy(r"unrecognized option '([^']*)'", "no such option: {1}", _HELP),
+    Remedy(r"invalid option -- '(.)'", "no such option: -{1}", _HELP),
     Remedy(
-        r"option '([^']*)' is ambiguous",
-        "the option {1} is an abbreviation of several",
-        "write it in full",
-        USAGE,
+        r"option '([^']*)' is ambiguous", "the option {1} is an abbreviation of several", "write it in full"
     ),
-    Remedy(r"option '([^']*)' requires an argument", "the option {1} needs a value", "{1}=VALUE", USAGE),
-    Remedy(r"option requires an argument -- '(.)'", "the option -{1} needs a value", "-{1} VALUE", USAGE),
-    Remedy(r"option '([^']*)' doesn't allow an argument", "the option {1} takes no value", "{1}", USAGE),
+    Remedy(r"option '([^']*)' requires an argument", "the option {1} needs a value", "{1}=VALUE"),
+    Remedy(r"option requires an argument -- '(.)'", "the option -{1} needs a value", "-{1} VALUE"),
+    Remedy(r"option '([^']*)' doesn't allow an argument", "the option {1} takes no value", "{1}"),
     Remedy(
         r"Script arguments not permitted with --wrap",
         "--wrap and a script were given together",
         "quote the whole command of --wrap, or leave --wrap out",
-        USAGE,
     ),
     Remedy(
-        r"(?:Invalid numeric value|Invalid --?[\w-]+ specification|Invalid time specification|not a valid"
+        r"(?:Invalid numeric value|Invalid --?[\w-]+ (?:specification|value)|Invalid time specification|not a valid"
         r"|Invalid (?:memory|time|job|node|node count|number|argument|value)\b.*(?:specification|:)"
         r"|[Ii]nvalid (?:trim|dependency|depend|type|constraint)|mutually exclusive"
         r"|can't specify|don't specify|cannot specify|Cannot specify|Unable to parse|invalid number of)",
         "sbatch does not understand the value of an option",
         "see the option in 'man sbatch'",
-        USAGE,
     ),
     # the script
     Remedy(
         r"Unable to open file (.*)",
         "cannot read the script {1}",
         "check the path and the permission to read it; a program goes in --wrap='COMMAND'",
-        USAGE,
     ),
-    Remedy(r"does not look like a batch script", "the script does not begin with #!", _SHEBANG, USAGE),
-    Remedy(r"Batch script is empty|only whitespace", "the script is empty", _SHEBANG, USAGE),
-    Remedy(
-        r"DOS line breaks",
-        "the script has DOS line ends",
-        "sed -i 's/\\r$//' SCRIPT",
-        USAGE,
-    ),
-    Remedy(
-        r"NULL character", "the script is not text", "submit a shell script that starts the program", USAGE
-    ),
-    Remedy(r"Unmatched `.'", "a quotation in the script's #SBATCH lines does not end", "close it", USAGE),
+    Remedy(r"does not look like a batch script", "the script does not begin with #!", _SHEBANG),
+    Remedy(r"Batch script is empty|only whitespace", "the script is empty", _SHEBANG),
+    Remedy(r"DOS line breaks", "the script has DOS line ends", "sed -i 's/\\r$//' SCRIPT"),
+    Remedy(r"NULL character", "the script is not text", "submit a shell script that starts the program"),
+    Remedy(r"Unmatched `", "a quotation in the script's #SBATCH lines does not end", "close it"),
     Remedy(
         r"Invalid directive found in batch script: (.*)",
         "an #SBATCH line holds a word that is no option: {1}",
         "an option's value with spaces needs quotes",
-        USAGE,
     ),
     Remedy(
         r"[Pp]athname of a file, directory or other parameter too long|script too (?:large|long)|script too big",
         "the script or an option's value is too long",
         "keep data out of the script",
-        USAGE,
     ),
     # this machine
     Remedy(
         r"(?:establish a configuration source|Unable to process configuration file|s_p_parse_file|SLURM_CONF)",
         "Slurm is not configured on this machine",
         "submit on a login node of the cluster, or set SLURM_CONF",
-        USAGE,
     ),
     Remedy(
         r"[Mm]unge|[Pp]rotocol authentication error|Invalid authentication credential",
         "Slurm could not authenticate you",
         "the administrator can check that munged runs here and that the clocks agree",
-        FAILED,
     ),
     # the controller
     Remedy(
         r"[Ss]ocket timed out|[Zz]ero [Bb]ytes|Message send/recv|receive timeout|Connection reset",
         "the controller did not answer in time; the job may have been accepted all the same",
         "look with 'gsub status' before you submit again",
-        FAILED,
     ),
     Remedy(
         r"[Uu]nable to contact slurm controller|[Cc]onnection refused|No route to host|connect failure",
         "the Slurm controller is out of reach; nothing was submitted",
         "try again in a few minutes; 'scontrol ping' tells when it answers",
-        FAILED,
     ),
-    Remedy(r"[Ii]nvalid partition", "there is no such partition", "'sinfo -s' lists the partitions", FAILED),
+    Remedy(r"[Ii]nvalid partition", "there is no such partition", "'sinfo -s' lists the partitions"),
     Remedy(
         r"Invalid account or account/partition",
         "the account or partition is not open to you",
         "'sacctmgr show assoc user=$USER format=account,partition,qos' lists what is",
-        FAILED,
     ),
     Remedy(
         r"Invalid qos",
         "the quality of service (QOS) is not open to you",
         "'sacctmgr show assoc user=$USER format=account,qos' lists those that are",
-        FAILED,
     ),
     Remedy(
         r"(?:\b(?:Assoc|QOS)(?:Max|Grp)\w+|violates accounting/QOS policy)",
         "a limit of your account or QOS stands against this job",
         "ask for less, or wait for your other jobs to end ('gsub status')",
-        FAILED,
     ),
     Remedy(
         r"time limit",
         "the time limit is longer than the partition allows",
         "ask for less with --time; 'sinfo -o \"%P %l\"' lists the limits",
-        FAILED,
     ),
     Remedy(
         r"Invalid feature specification",
         "no node has the feature that --constraint names",
         "'sinfo -o \"%N %f\"' lists the features",
-        FAILED,
     ),
     Remedy(
         r"Invalid generic resource|Invalid Trackable RESource|Invalid gres",
         "the cluster does not have the resource that is asked for",
         "'sinfo -o \"%N %G\"' lists GPUs and other resources",
-        FAILED,
     ),
-    Remedy(
-        r"Invalid node name|invalid node name",
-        "there is no such node",
-        "'sinfo -N' lists the nodes",
-        FAILED,
-    ),
-    Remedy(r"[Dd]ependency", "the dependency cannot be met", "'squeue --me' lists your jobs", FAILED),
-    Remedy(r"Invalid job array", "the array is too large or malformed", "--array=0-99%10, say", FAILED),
-    Remedy(
-        r"[Rr]eservation", "the reservation is not there or not open to you", "'scontrol show res'", FAILED
-    ),
-    Remedy(r"Invalid license", "there is no such license", "'scontrol show lic' lists them", FAILED),
+    Remedy(r"Invalid node name|invalid node name", "there is no such node", "'sinfo -N' lists the nodes"),
+    Remedy(r"[Dd]ependency", "the dependency cannot be met", "'squeue --me' lists your jobs"),
+    Remedy(r"Invalid job array", "the array is too large or malformed", "--array=0-99%10, say"),
+    Remedy(r"[Rr]eservation", "the reservation is not there or not open to you", "'scontrol show res'"),
+    Remedy(r"Invalid license", "there is no such license", "'scontrol show lic' lists them"),
     Remedy(
         r"node configuration is not available|More processors requested|cannot be satisfied|can not be satisfied"
         r"|Node count specification invalid|Requested partition configuration not available",
         "no set of nodes can ever give what is asked for",
         "ask for less a node; 'sinfo -N -o \"%N %c %m %G\"' lists CPUs, MB and GPUs of each",
-        FAILED,
     ),
-    Remedy(r"Access/permission denied|Operation not permitted", "you may not ask for this", "", FAILED),
+    Remedy(r"Access/permission denied|Operation not permitted", "you may not ask for this", ""),
 )
 
-_FALLBACK: Final = Remedy("", "sbatch did not submit the job", "see 'man sbatch'", FAILED)
+_FALLBACK: Final = Remedy("", "sbatch did not submit the job", "see 'man sbatch'")
 # What sbatch puts before its messages, and the line that only repeats where help is.
 _PREFIX: Final = re.compile(r"^sbatch: (?:(?:error|fatal): )?")
+_ASKED: Final = re.compile(r"job submission failed|allocation failure")
 _NOISE: Final = re.compile(r'^Try "sbatch --help" for more information$|^Batch job submission failed: ')
 
 
 def explain(stderr: str) -> UserError:
-    """The one error that sbatch's messages amount to; its own words are the reason."""
+    """The one error that sbatch's messages amount to; its own words are the reason.
+
+    Exit code FAILED when the controller was asked and refused or did not answer, USAGE when sbatch itself
+    found the command line, the script or the configuration wanting.
+    """
     lines = [_PREFIX.sub("", line).strip() for line in stderr.splitlines()]
     reason = _joined([line for line in (_NOISE.sub("", line) for line in lines) if line])
+    what, fix = _FALLBACK.what, _FALLBACK.fix
     for remedy in REMEDIES:
         found = re.search(remedy.pattern, reason)
         if found:
-            words = {"1": found.group(1).strip()} if found.re.groups and found.group(1) else {"1": ""}
-            return UserError(
-                _fill(remedy.what, words),
-                why=f"sbatch says: {reason}",
-                fix=_fill(remedy.fix, words),
-                exit_code=remedy.exit_code,
-            )
-    refused = "Batch job submission failed" in stderr or "allocation failure" in stderr
+            piece = (found.group(1) or "").strip() if found.re.groups else ""
+            what, fix = remedy.what.replace("{1}", piece), remedy.fix.replace("{1}", piece)
+            break
     return UserError(
-        _FALLBACK.what,
+        what,
         why=f"sbatch says: {reason}" if reason else "sbatch gave no reason",
-        fix=_FALLBACK.fix,
-        exit_code=FAILED if refused or not reason else USAGE,
+        fix=fix,
+        exit_code=FAILED if not reason or _ASKED.search(stderr) else USAGE,
     )
 
 
@@ -204,7 +171,3 @@ def _joined(lines: list[str]) -> str:
         new = text and line[0].isupper() and text[-1] not in ".:;"
         text += ("; " if new else " " if text else "") + line
     return text
-
-
-def _fill(text: str, words: dict[str, str]) -> str:
-    return text.replace("{1}", words["1"])

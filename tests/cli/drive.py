@@ -65,9 +65,8 @@ def main() -> None:
             case["argv"],
             env={**os.environ, **case["env"]},
             input=case["stdin"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            universal_newlines=True,
+            capture_output=True,
+            text=True,
         )
         answers.append([done.returncode, done.stdout, done.stderr])
     json.dump(answers, sys.stdout)
