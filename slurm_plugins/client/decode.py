@@ -1,0 +1,403 @@
+"""Rows of strings into values: which field of which command becomes what. Pure; recorded outputs test it for each
+release.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime, timezone
+
+from . import parse
+from .errors import SlurmFormatError
+from .values import AccountingRecord, Hosts, Job, Node, Partition, StartEstimate, Tres
+
+__all__ = [
+    "accounting_record",
+    "count_attempts",
+    "job",
+    "last_attempts",
+    "node",
+    "partition",
+    "start_estimate",
+]
+
+Row = Mapping[str, str]
+
+
+def hosts(value: str | None) -> Hosts:
+    """A node list; sacct's "None assigned" and squeue's "n/a" are no nodes."""
+    return Hosts(parse.word(value or "") or "")
+
+
+def job(row: Row) -> Job:
+    """A row of squeue, keyed by our names (`versions.fields_for`). Names absent from the row are unknown."""
+    get = row.get
+    state = parse.job_state(row["state"])
+    task = parse.array_task(get("array_task", ""))
+    identity = parse.count(row["id"])
+    if identity is None:
+        raise SlurmFormatError("a job without id", repr(dict(row)))
+    array = task.number is not None or task.pending is not None
+    array_job_id = parse.count(get("array_job_id", "")) if array else None
+    het_offset = parse.count(get("het_offset", ""))
+    het_job_id = (parse.count(get("het_job_id", "")) or None) if het_offset is not None else None
+    num_nodes = parse.count(get("num_nodes", ""))
+    num_tasks = parse.count(get("num_tasks", ""))
+    requests = {name: parse.tres(get(name, "")) for name in _REQUESTS}
+    total = parse.tres(get("tres", ""))
+    work_dir = parse.text(get("work_dir", ""))
+    batch_host = parse.word(get("batch_host", ""))
+    path_fields = _path_fields(
+        identity, array_job_id, task, name=row["name"], user=row["user"], node=batch_host
+    )
+    stdout = _output(get("stdout", ""), array=array, fields=path_fields, work_dir=work_dir)
+    switches = parse.count(get("switches", ""))
+    return Job(
+        id=identity,
+        name=row["name"],
+        user=row["user"],
+        state=state.state,
+        state_text=row["state"],
+        flags=state.flags,
+        reason=parse.word(get("reason", "")),
+        uid=parse.count(get("uid", "")),
+        group=parse.word(get("group", "")),
+        account=parse.text(get("account", "")),
+        qos=parse.text(get("qos", "")),
+        partition=get("partition", ""),
+        priority=parse.count(get("priority", "")),
+        nice=parse.count(get("nice", "")) or 0,
+        array_job_id=array_job_id,
+        array_task_id=task.number,
+        array_tasks=task.pending,
+        het_job_id=het_job_id,
+        het_offset=het_offset if het_job_id else None,
+        exit=parse.exit_status(get("exit", "")),
+        derived_exit=parse.exit_status(get("derived_exit", "")),
+        restarts=parse.count(get("restarts", "")) or 0,
+        requeue=_flag(get("requeue", "")),
+        batch=_flag(get("batch", "")),
+        submitted=parse.time(get("submitted", "")),
+        eligible=parse.time(get("eligible", "")),
+        start=parse.time(get("start", "")),
+        end=parse.time(get("end", "")),
+        deadline=parse.time(get("deadline", "")),
+        time_limit=parse.time_limit(get("time_limit", "")),
+        nodes=hosts(get("nodes")),
+        scheduled_nodes=hosts(get("scheduled_nodes")),
+        required_nodes=hosts(get("required_nodes")),
+        excluded_nodes=hosts(get("excluded_nodes")),
+        batch_host=batch_host,
+        reservation=parse.text(get("reservation", "")),
+        features=parse.text(get("features", "")),
+        prefer=parse.text(get("prefer", "")),
+        switches=switches or None,
+        switches_wait=parse.duration(get("switches_wait", "")) if switches else None,
+        exclusive=_exclusive(row),
+        num_nodes=num_nodes,
+        num_cpus=parse.count(get("num_cpus", "")),
+        num_tasks=num_tasks,
+        cpus_per_task=parse.count(get("cpus_per_task", "")),
+        tres=total,
+        tres_per_job=requests["tres_per_job"],
+        tres_per_node=requests["tres_per_node"],
+        tres_per_socket=requests["tres_per_socket"],
+        tres_per_task=requests["tres_per_task"],
+        cpus_per_gpu=parse.tres(get("cpus_per_tres", "")).gpus,
+        memory_per_gpu=_mebibytes(parse.tres(get("mem_per_tres", "")).gpus),
+        gpus=parse.gpus(
+            total,
+            (
+                (requests["tres_per_job"], 1),
+                (requests["tres_per_node"], num_nodes),
+                (requests["tres_per_task"], num_tasks),
+                (requests["tres_per_socket"], None),
+            ),
+        ),
+        licenses=parse.text(get("licenses", "")),
+        dependency=parse.text(get("dependency", "")),
+        comment=parse.text(get("comment", "")),
+        admin_comment=parse.text(get("admin_comment", "")),
+        system_comment=parse.text(get("system_comment", "")),
+        command=parse.text(get("command", "")),
+        work_dir=work_dir,
+        stdout=stdout,
+        # sbatch(1): without --error both streams go to the same file
+        stderr=_output(get("stderr", ""), array=array, fields=path_fields, work_dir=work_dir)
+        if _said(row, "stderr")
+        else stdout,
+    )
+
+
+_REQUESTS = ("tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task")
+# sbatch prints NO_VAL for %a in a job that is no array task
+_NO_TASK = 4294967294
+
+
+def _path_fields(
+    identity: int, array_job_id: int | None, task: parse.ArrayTask, *, name: str, user: str, node: str | None
+) -> dict[str, str | int | None]:
+    """What sbatch's pattern letters stand for in the batch script's output (sbatch(1), "filename pattern")."""
+    known: dict[str, str | int | None] = {"A": array_job_id or identity, "x": name, "u": user, "N": node}
+    known |= {"j": identity, "J": identity, "a": _NO_TASK if array_job_id is None else task.number}
+    # the batch step, its first task on its first node
+    known |= {"s": "batch", "t": 0, "n": 0}
+    if task.pending is not None:
+        # Part of an array that still waits: it has no one path yet.
+        known |= {"j": None, "J": None, "a": None}
+    return known
+
+
+def _said(row: Row, name: str) -> bool:
+    return parse.text(row.get(name, "")) is not None
+
+
+def _output(
+    pattern: str, *, array: bool, fields: Mapping[str, str | int | None], work_dir: str | None
+) -> str | None:
+    default = "slurm-%A_%a.out" if array else "slurm-%j.out"
+    return parse.expand_path(parse.text(pattern) or default, fields, work_dir)
+
+
+def _flag(value: str) -> bool | None:
+    return {"0": False, "1": True}.get(value)
+
+
+def _mebibytes(number: int | None) -> int | None:
+    return None if number is None else number << 20
+
+
+def _exclusive(row: Row) -> str | None:
+    """NODE, USER, MCS or TOPO; None when the job shares its nodes. Before 26.05 squeue says it in OverSubscribe."""
+    said = parse.word(row.get("exclusive", ""))
+    if said is not None:
+        return None if said in ("NO", "OK") else said
+    return {"NO": "NODE", "EXCLUSIVE": "NODE", "USER": "USER", "MCS": "MCS", "TOPO": "TOPO"}.get(
+        row.get("sharing", "")
+    )
+
+
+def node(row: Row) -> Node:
+    """A record of ``scontrol -o show node``."""
+    get = row.get
+    state, flags = parse.node_state(row.get("State", ""))
+    reason, by, at = _reason(get("Reason", ""))
+    gres = parse.tres(get("Gres", ""))
+    return Node(
+        name=row["NodeName"],
+        state=state,
+        state_text=get("State", ""),
+        flags=flags,
+        address=parse.word(get("NodeAddr", "")),
+        hostname=parse.word(get("NodeHostName", "")),
+        slurm_version=parse.word(get("Version", "")),
+        cpus=parse.count(get("CPUTot", "")),
+        cpus_effective=parse.count(get("CPUEfctv", "")),
+        sockets=parse.count(get("Sockets", "")),
+        cores_per_socket=parse.count(get("CoresPerSocket", "")),
+        threads_per_core=parse.count(get("ThreadsPerCore", "")),
+        memory=parse.memory(get("RealMemory", "")),
+        memory_free=parse.memory(get("FreeMem", "")),
+        load=_number(get("CPULoad", "")),
+        tres=parse.tres(get("CfgTRES", "")),
+        gres=gres,
+        tres_allocated=parse.tres(get("AllocTRES", "")),
+        cpus_allocated=parse.count(get("CPUAlloc", "")) or 0,
+        memory_allocated=parse.memory(get("AllocMem", "")) or 0,
+        features=parse.names(get("AvailableFeatures", "(null)")),
+        active_features=parse.names(get("ActiveFeatures", "(null)")),
+        partitions=parse.names(get("Partitions", "")),
+        weight=parse.count(get("Weight", "")),
+        reason=reason,
+        reason_by=by,
+        reason_at=at,
+        comment=parse.text(get("Comment", "")),
+        extra=parse.text(get("Extra", "")),
+        booted=parse.time(get("BootTime", "")),
+        slurmd_started=parse.time(get("SlurmdStartTime", "")),
+        last_busy=parse.time(get("LastBusyTime", "")),
+    )
+
+
+_REASON = re.compile(r"(?s)(.*?)(?: \[([^\[\]]*)@(\w+)\])?")
+
+
+def _reason(value: str) -> tuple[str | None, str | None, datetime | None]:
+    """``broken fan [root@1795236875]`` -> reason, who, when."""
+    found = _REASON.fullmatch(value)
+    if not found or not value:
+        return None, None, None
+    return parse.text(found[1]), found[2], parse.time(found[3] or "")
+
+
+def _number(value: str) -> float | None:
+    try:
+        return float(value)
+    except ValueError:
+        return None
+
+
+def partition(row: Row) -> Partition:
+    """A record of ``scontrol -o show partition``."""
+    get = row.get
+    defaults = dict(item.split("=", 1) for item in parse.names(get("JobDefaults", "")) if "=" in item)
+    return Partition(
+        name=row["PartitionName"],
+        state=get("State", ""),
+        is_default=get("Default") == "YES",
+        is_hidden=get("Hidden") == "YES",
+        nodes=hosts(get("Nodes")),
+        total_nodes=parse.count(get("TotalNodes", "")),
+        total_cpus=parse.count(get("TotalCPUs", "")),
+        tres=parse.tres(get("TRES", "")),
+        max_time=parse.duration(get("MaxTime", "")),
+        default_time=parse.duration(get("DefaultTime", "")),
+        min_nodes=parse.count(get("MinNodes", "")),
+        max_nodes=parse.count(get("MaxNodes", "")),
+        priority_tier=parse.count(get("PriorityTier", "")),
+        preempt_mode=parse.word(get("PreemptMode", "")),
+        oversubscribe=parse.word(get("OverSubscribe", "")),
+        exclusive=_partition_exclusive(row),
+        qos=parse.word(get("QoS", "")),
+        grace_time=parse.count(get("GraceTime", "")),
+        default_memory_per_cpu=parse.memory(get("DefMemPerCPU", "")),
+        default_memory_per_node=parse.memory(get("DefMemPerNode", "")),
+        max_memory_per_cpu=parse.memory(get("MaxMemPerCPU", "")),
+        max_memory_per_node=parse.memory(get("MaxMemPerNode", "")),
+        max_cpus_per_node=parse.count(get("MaxCPUsPerNode", "")),
+        default_cpus_per_gpu=parse.count(defaults.get("DefCpuPerGPU", "")),
+        default_memory_per_gpu=parse.memory(defaults.get("DefMemPerGPU", "")),
+        allow_accounts=_allowed(get("AllowAccounts", "ALL")),
+        allow_groups=_allowed(get("AllowGroups", "ALL")),
+        allow_qos=_allowed(get("AllowQos", "ALL")),
+        deny_accounts=parse.names(get("DenyAccounts", "")),
+        deny_qos=parse.names(get("DenyQos", "")),
+    )
+
+
+def _allowed(value: str) -> tuple[str, ...] | None:
+    """None: everyone."""
+    return None if value == "ALL" else parse.names(value)
+
+
+def _partition_exclusive(row: Row) -> str | None:
+    if "Exclusive" in row:
+        return None if row["Exclusive"] == "NO" else row["Exclusive"]
+    return (
+        "USER" if row.get("ExclusiveUser") == "YES" else "TOPO" if row.get("ExclusiveTopo") == "YES" else None
+    )
+
+
+_SHOWN_ID = re.compile(r"(\d+)(?:_(\d+|\[.*\])|\+(\d+))?")
+
+
+def accounting_record(row: Row) -> AccountingRecord:
+    """A row of ``sacct -X``, keyed by our names."""
+    get = row.get
+    shown = _SHOWN_ID.fullmatch(row.get("shown_id") or row["id"])
+    identity = parse.count(row["id"])
+    if not shown or identity is None:
+        raise SlurmFormatError("a job without id", repr(dict(row)))
+    state = parse.job_state(row["state"])
+    task = parse.array_task(shown[2] or "")
+    array_job_id = int(shown[1]) if shown[2] else None
+    work_dir = parse.text(get("work_dir", ""))
+    path_fields = _path_fields(identity, array_job_id, task, name=row["name"], user=row["user"], node=None)
+    total, requested = parse.tres(get("tres", "")), parse.tres(get("tres_requested", ""))
+    return AccountingRecord(
+        id=identity,
+        name=row["name"],
+        user=row["user"],
+        state=state.state,
+        state_text=row["state"],
+        flags=state.flags,
+        cancelled_by=state.cancelled_by,
+        reason=parse.word(get("reason", "")),
+        restarts=parse.count(get("restarts", "")),
+        uid=parse.count(get("uid", "")),
+        group=parse.word(get("group", "")),
+        account=parse.text(get("account", "")),
+        qos=parse.text(get("qos", "")),
+        partition=get("partition", ""),
+        cluster=parse.text(get("cluster", "")),
+        priority=parse.count(get("priority", "")),
+        array_job_id=array_job_id,
+        array_task_id=task.number,
+        array_tasks=task.pending,
+        het_job_id=int(shown[1]) if shown[3] else None,
+        het_offset=int(shown[3]) if shown[3] else None,
+        exit=parse.exit_status(get("exit", "")),
+        derived_exit=parse.exit_status(get("derived_exit", "")),
+        submitted=parse.time(get("submitted", "")),
+        eligible=parse.time(get("eligible", "")),
+        start=parse.time(get("start", "")),
+        end=parse.time(get("end", "")),
+        elapsed=parse.count(get("elapsed", "")),
+        suspended=parse.duration(get("suspended", "")),
+        planned=parse.duration(get("planned", "")),
+        time_limit=parse.time_limit(get("time_limit", "")),
+        nodes=hosts(get("nodes")),
+        num_nodes=parse.count(get("num_nodes", "")),
+        num_cpus=parse.count(get("num_cpus", "")),
+        tres_requested=requested,
+        tres=total,
+        gpus=_accounted_gpus(total, requested),
+        features=parse.text(get("features", "")),
+        reservation=parse.text(get("reservation", "")),
+        failed_node=parse.word(get("failed_node", "")),
+        scheduler_flags=parse.names(get("flags", "")),
+        comment=parse.text(get("comment", "")),
+        admin_comment=parse.text(get("admin_comment", "")),
+        system_comment=parse.text(get("system_comment", "")),
+        extra=parse.text(get("extra", "")),
+        submit_line=parse.text(get("submit_line", "")),
+        work_dir=work_dir,
+        stdout=parse.expand_path(parse.text(get("stdout", "")), path_fields, work_dir),
+        stderr=parse.expand_path(parse.text(get("stderr", "")), path_fields, work_dir),
+    )
+
+
+def _accounted_gpus(total: Tres, requested: Tres) -> int | None:
+    """None when nothing at all was recorded: then the cluster may not track TRES."""
+    if not total and not requested:
+        return None
+    return (total if total else requested).gpus or 0
+
+
+def count_attempts(records: Iterable[AccountingRecord]) -> tuple[AccountingRecord, ...]:
+    """The records in order of id and time, with ``attempt`` counted per job."""
+    never = datetime.max.replace(tzinfo=timezone.utc)
+    ordered = sorted(
+        records, key=lambda record: (record.id, record.submitted or never, record.start or never)
+    )
+    counted, seen = [], dict.fromkeys((record.id for record in ordered), 0)
+    for record in ordered:
+        counted.append(
+            replace(record, attempt=seen[record.id] if record.restarts is None else record.restarts)
+        )
+        seen[record.id] += 1
+    return tuple(counted)
+
+
+def last_attempts(records: Iterable[AccountingRecord]) -> tuple[AccountingRecord, ...]:
+    """Of records in order, each job's last."""
+    return tuple({record.id: record for record in records}.values())
+
+
+_ESTIMATE = re.compile(
+    r"Job \d+ to start at (\S+).*? using (\d+) processors on (?:nodes )?(\S+)(?: in partition (\S+))?"
+)
+
+
+def start_estimate(message: str) -> StartEstimate:
+    """``sbatch: Job 11 to start at 1795238871 using 1 processors on nodes n4 in partition gpu``, printed to stderr.
+
+    26.05.5 leaves a stray letter behind the time.
+    """
+    found = _ESTIMATE.search(message)
+    if not found:
+        raise SlurmFormatError("an estimate of the start was expected", message)
+    start, cpus, nodes, where = found.groups()
+    return StartEstimate(parse.time(start), int(cpus), Hosts(nodes), where, found[0])

@@ -1,0 +1,337 @@
+"""Slurm's words into values: pure functions from text, one for each kind of field.
+
+All take what Slurm prints for "nothing" (``(null)``, ``N/A``, ``None``, ``Unknown``...) and raise
+`SlurmFormatError` with the faulty piece for what they do not know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
+from typing import NamedTuple
+
+from .errors import SlurmFormatError
+from .values import ExitStatus, JobFlag, JobState, NodeState, Tres
+
+__all__ = [
+    "ArrayTask",
+    "StateWord",
+    "array_task",
+    "count",
+    "duration",
+    "exit_status",
+    "expand_path",
+    "job_state",
+    "memory",
+    "names",
+    "node_state",
+    "text",
+    "time",
+    "time_limit",
+    "tres",
+]
+
+_NOTHING = frozenset(
+    {"", "(null)", "N/A", "n/a", "None", "NONE", "Unknown", "UNKNOWN", "None assigned", "n/s"}
+)
+# slurm.h: NO_VAL16, NO_VAL, INFINITE, NO_VAL64, INFINITE64 ... as they leak into some fields
+_NO_NUMBER = frozenset({65534, 65535, 4294967294, 4294967295, 18446744073709551614, 18446744073709551615})
+
+
+def text(word: str) -> str | None:
+    """User text as it is, None for the ``(null)`` of C's printf. A comment that really reads "None" stays."""
+    return None if word in ("", "(null)") else word
+
+
+def word(value: str) -> str | None:
+    """A name, None for any of Slurm's words for nothing."""
+    return None if value in _NOTHING else value
+
+
+def names(value: str) -> tuple[str, ...]:
+    """``a,b`` -> ``("a", "b")``; nothing -> ``()``. Commas inside parentheses separate nothing."""
+    if value in _NOTHING:
+        return ()
+    return tuple(part for part in re.split(r",(?![^(]*\))", value) if part)
+
+
+def count(value: str) -> int | None:
+    """A whole number; None for nothing, ``*``, UNLIMITED and Slurm's NO_VALs. ``1-3`` (a range of nodes) is 1,
+    ``2K`` 2048.
+    """
+    if value in _NOTHING or value in ("*", "UNLIMITED", "INFINITE", "NOT_SET"):
+        return None
+    found = re.fullmatch(r"(-?\d+)([KMGTP]?)(?:-\d+[KMGTP]?)?\+?", value)
+    if not found:
+        raise SlurmFormatError("a number was expected", value)
+    number = int(found[1]) << _SHIFT[found[2]]
+    return None if number in _NO_NUMBER else number
+
+
+_SHIFT = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50}
+
+
+def memory(value: str, unit: str = "M") -> int | None:
+    """Bytes. Slurm counts in MiB and prints ``4G``, ``4096M``, ``1.50T``, ``500`` (``unit``); None for nothing and
+    UNLIMITED.
+
+    sacct's old ``4Gn`` and ``100Mc`` (per node, per CPU) lose their letter: the multiple is the caller's to know.
+    """
+    if value in _NOTHING or value in ("UNLIMITED", "INFINITE"):
+        return None
+    found = re.fullmatch(r"(\d+)(?:\.(\d+))?([KMGTP]?)[Bb]?[nc]?", value)
+    if not found:
+        raise SlurmFormatError("an amount of memory was expected", value)
+    shift = _SHIFT[found[3] or unit]
+    fraction = (int(found[2]) << shift) // 10 ** len(found[2]) if found[2] else 0
+    return (int(found[1]) << shift) + fraction
+
+
+def time(value: str) -> datetime | None:
+    """An aware datetime in UTC from seconds since 1970 (SLURM_TIME_FORMAT=%s, which `runner` sets); None for nothing.
+
+    Local times (``2026-11-21T04:42:12``) are refused: they are ambiguous for an hour a year. 0 is how old releases
+    print "never".
+    """
+    if value in _NOTHING or value in ("0", "NONE", "INFINITE", "N/S"):
+        return None
+    if not value.isascii() or not value.isdigit():
+        raise SlurmFormatError("a time in seconds since 1970 was expected", value)
+    seconds = int(value)
+    if seconds in _NO_NUMBER:
+        return None
+    return datetime.fromtimestamp(seconds, timezone.utc)
+
+
+_DURATION = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?(?:\.\d+)?")
+
+
+def duration(value: str) -> int | None:
+    """Seconds from what Slurm prints: ``MM:SS``, ``H:MM:SS``, ``D-HH:MM:SS``; None for nothing, UNLIMITED, INVALID.
+
+    >>> duration("1-02:00:00"), duration("10:00")
+    (93600, 600)
+    """
+    if value in _NOTHING or value in ("UNLIMITED", "INVALID", "NOT_SET", "INFINITE"):
+        return None
+    found = _DURATION.fullmatch(value)
+    if not found:
+        raise SlurmFormatError("a duration was expected", value)
+    days, first, second, third = found.groups()
+    if third is not None:
+        hours, minutes, seconds = int(first), int(second), int(third)
+    elif days is not None:
+        hours, minutes, seconds = int(first), int(second or 0), 0
+    else:
+        hours, minutes, seconds = (0, int(first), int(second)) if second is not None else (0, 0, int(first))
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def time_limit(value: str) -> int | None:
+    """Seconds from a limit that is a duration or sacct's plain minutes; None for unlimited and ``Partition_Limit``."""
+    if value in ("Partition_Limit", "PARTITION_LIMIT"):
+        return None
+    if value.isascii() and value.isdigit():
+        return int(value) * 60
+    return duration(value)
+
+
+def exit_status(value: str) -> ExitStatus:
+    """``3:0``, or the raw wait status that squeue prints in 22.05 (768 is exit code 3, 9 is signal 9)."""
+    if value in _NOTHING:
+        return ExitStatus()
+    found = re.fullmatch(r"(-?\d+)(?::(-?\d+))?", value)
+    if not found:
+        raise SlurmFormatError("an exit status was expected", value)
+    if found[2] is not None:
+        return ExitStatus(int(found[1]), int(found[2]))
+    status = int(found[1])
+    # WIFEXITED, WEXITSTATUS and WTERMSIG of wait(2)
+    return ExitStatus((status >> 8) & 0xFF, status & 0x7F)
+
+
+# What a flag, printed in the state's place, says of the state beneath. Absent: it does not tell.
+_BENEATH: Mapping[JobFlag, JobState] = {
+    JobFlag.CONFIGURING: JobState.RUNNING,
+    JobFlag.POWER_UP_NODE: JobState.RUNNING,
+    JobFlag.RESIZING: JobState.RUNNING,
+    JobFlag.SIGNALING: JobState.RUNNING,
+    JobFlag.STOPPED: JobState.RUNNING,
+    JobFlag.REQUEUE_FED: JobState.PENDING,
+    JobFlag.REQUEUE_HOLD: JobState.PENDING,
+    JobFlag.RESV_DEL_HOLD: JobState.PENDING,
+    JobFlag.SPECIAL_EXIT: JobState.PENDING,
+    JobFlag.EXPEDITING: JobState.PENDING,
+}
+
+
+class StateWord(NamedTuple):
+    """A state taken apart: ``CANCELLED by 1000`` is (CANCELLED, no flags, 1000)."""
+
+    state: JobState
+    flags: frozenset[JobFlag]
+    cancelled_by: int | None
+
+
+def job_state(value: str) -> StateWord:
+    """A job's state with its flags apart; several words are joined by ``+`` or ``,``. An unknown word is UNKNOWN,
+    not an error.
+    """
+    head, _, by = value.partition(" by ")
+    state: JobState | None = None
+    flags: set[JobFlag] = set()
+    for part in re.split(r"[+,|]", head.strip().upper()):
+        if part in JobState.__members__:
+            state = JobState[part]
+        elif part in JobFlag.__members__:
+            flags.add(JobFlag[part])
+    if state is None:
+        state = next((_BENEATH[flag] for flag in flags if flag in _BENEATH), JobState.UNKNOWN)
+    return StateWord(state, frozenset(flags), int(by) if by.isdigit() else None)
+
+
+# sinfo(1), "NODE STATE CODES": a letter behind the state stands for a flag
+_NODE_SUFFIX = {
+    "*": "NOT_RESPONDING",
+    "~": "POWERED_DOWN",
+    "#": "POWERING_UP",
+    "!": "POWER_DOWN",
+    "%": "POWERING_DOWN",
+    "$": "MAINTENANCE",
+    "@": "REBOOT_REQUESTED",
+    "^": "REBOOT_ISSUED",
+    "-": "PLANNED",
+}
+_NODE_WORDS: Mapping[str, tuple[NodeState | None, str | None]] = {
+    "ALLOC": (NodeState.ALLOCATED, None),
+    "MIX": (NodeState.MIXED, None),
+    "COMP": (NodeState.IDLE, "COMPLETING"),
+    "DRAINING": (NodeState.ALLOCATED, "DRAIN"),
+    "DRAINED": (NodeState.IDLE, "DRAIN"),
+    "FAILING": (NodeState.ALLOCATED, "FAIL"),
+    "INVAL": (NodeState.UNKNOWN, "INVALID_REG"),
+    "MAINT": (None, "MAINTENANCE"),
+    "NO_RESPOND": (None, "NOT_RESPONDING"),
+}
+
+
+def node_state(value: str) -> tuple[NodeState, frozenset[str]]:
+    """A node's state with its flags apart: ``MIXED+DRAIN``, ``DOWN*``, ``IDLE+PLANNED``. Unknown words become flags."""
+    state: NodeState | None = None
+    flags: set[str] = set()
+    for part in value.strip().upper().split("+"):
+        name = part.rstrip("".join(_NODE_SUFFIX))
+        flags.update(_NODE_SUFFIX[letter] for letter in part[len(name) :])
+        if name in NodeState.__members__:
+            state = state or NodeState[name]
+        elif name:
+            base, flag = _NODE_WORDS.get(name, (None, name))
+            state = state or base
+            if flag:
+                flags.add(flag)
+    return state or NodeState.UNKNOWN, frozenset(flags)
+
+
+class ArrayTask(NamedTuple):
+    """One task's index, or the tasks that a pending array has left."""
+
+    number: int | None
+    pending: str | None
+
+
+def array_task(value: str) -> ArrayTask:
+    """``3`` is a task, ``3-5%2`` or ``[3-5%2]`` what is left of an array, nothing neither."""
+    value = value.strip("[]")
+    if value in _NOTHING:
+        return ArrayTask(None, None)
+    if value.isascii() and value.isdigit():
+        return ArrayTask(None, None) if int(value) in _NO_NUMBER else ArrayTask(int(value), None)
+    return ArrayTask(None, value)
+
+
+_TRES_ITEM = re.compile(
+    # name, types behind "/" or ":" (never only digits, else it is the count), count, unit, trailing "(S:0-1)" or
+    # "(IDX:0)"
+    r"(?P<name>[A-Za-z_][\w.-]*(?:[/:](?!\d+(?:\.\d+)?[KMGTP]?(?:\(|$))[\w.-]+)*)"
+    r"(?:[=:](?P<count>\d+(?:\.\d+)?)(?P<unit>[KMGTP]?))?(?:\((?P<note>[^)]*)\))?"
+)
+_TRES_PREFIXES = ("gres/", "license/", "bb/", "fs/", "ic/", "topology/")
+_TRES_PLAIN = frozenset({"cpu", "mem", "node", "billing", "energy", "vmem", "pages"})
+
+
+def tres(value: str) -> Tres:
+    """Resources from every form that Slurm writes: ``cpu=4,mem=4G,gres/gpu:a100=2``, ``gres:gpu:4``,
+    ``gpu:a100:2(S:0-1)``, ``gpu``.
+
+    Memory becomes bytes (a number without unit is MiB), other counts keep Slurm's K/M (powers of 1024), a name
+    without count is 1.
+    """
+    if value in _NOTHING:
+        return Tres()
+    pairs: dict[str, int] = {}
+    for item in names(value):
+        found = _TRES_ITEM.fullmatch(item)
+        if not found:
+            raise SlurmFormatError("resources were expected", value)
+        name = _tres_name(found["name"])
+        amount = f"{found['count'] or 1}{found['unit'] or ''}"
+        number = memory(amount) if name == "mem" else memory(amount, unit="")
+        pairs[name] = pairs.get(name, 0) + (number or 0)
+    return Tres(tuple(pairs.items()))
+
+
+def _tres_name(name: str) -> str:
+    if name.startswith("gres:"):
+        name = "gres/" + name[5:]
+    elif name not in _TRES_PLAIN and not name.startswith(_TRES_PREFIXES):
+        # slurm.conf's own form, as in a node's Gres=
+        name = "gres/" + name
+    return name
+
+
+_PATH_FIELD = re.compile(r"%(\d*)([%A-Za-z])")
+
+
+def expand_path(
+    pattern: str | None, fields: Mapping[str, str | int | None], work_dir: str | None
+) -> str | None:
+    """The full path of a job's output from sbatch's pattern (sbatch(1), "filename pattern").
+
+    ``fields`` maps pattern letters to values; a letter that is not there, or None, stays as it is. A backslash switches
+    expansion off, as in sbatch.
+    """
+    if not pattern:
+        return None
+
+    def field(found: re.Match[str]) -> str:
+        width, letter = found.groups()
+        if letter == "%":
+            return "%"
+        known = fields.get(letter)
+        if known is None:
+            return found[0]
+        # sbatch(1): "%4j"; at most 10 digits, numbers only
+        return str(known).zfill(min(int(width), 10)) if width and str(known).isdigit() else str(known)
+
+    path = pattern.replace("\\", "") if "\\" in pattern else _PATH_FIELD.sub(field, pattern)
+    return path if path.startswith("/") or not work_dir else f"{work_dir.rstrip('/')}/{path}"
+
+
+def gpus(total: Tres, requests: Iterable[tuple[Tres, int | None]]) -> int | None:
+    """How many GPUs a job has or asks for: 0 only when it names none at all, None when they cannot be counted.
+
+    ``total`` is what Slurm counted; without GPUs there (AccountingStorageTRES may leave them out), ``requests`` are
+    asked: pairs of resources and how many times they are given (nodes, tasks...; None = unknown).
+    """
+    if total.gpus is not None:
+        return total.gpus
+    counts = [
+        None if times is None else request.gpus * times
+        for request, times in requests
+        if request.gpus is not None
+    ]
+    if not counts:
+        return 0
+    known = [number for number in counts if number is not None]
+    return max(known) if known else None

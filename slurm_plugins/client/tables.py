@@ -1,0 +1,101 @@
+"""Slurm's text tables into rows of strings, whatever users wrote into them.
+
+Job names and comments may hold every character that a format could use as a separator, newlines included. So
+`squeue -O` and `sacct --parsable` are given a separator that is drawn anew for each call: nobody can have put it
+into a name beforehand. `scontrol -o` has no separators; it is read only for nodes and partitions, whose free text
+(written by administrators) stands at known places, and never for jobs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from .errors import SlurmFormatError
+
+__all__ = ["Separator", "dropped_fields", "rows", "scontrol_records"]
+
+Row = dict[str, str]
+
+
+class Separator:
+    """A separator for one call: a control character and 64 random bits.
+
+    It starts with a byte that is no digit and no dot: `squeue -O Field:.20x` reads those as alignment and width.
+    """
+
+    def __init__(self) -> None:
+        self.text = f"\x1f{os.urandom(8).hex()}\x1f"
+
+    def long_format(self, fields: Sequence[str]) -> str:
+        """Argument of ``squeue -O``: each field at its full width, followed by the separator."""
+        return ",".join(f"{field}:{self.text}" for field in fields)
+
+    def short_format(self, fields: Sequence[str]) -> str:
+        """Argument of ``squeue -o``."""
+        return "".join(field + self.text for field in fields)
+
+
+def rows(output: str, separator: Separator, columns: Sequence[str]) -> Iterator[Row]:
+    """Split output in which each field, the last one too, is followed by the separator and each record by a newline.
+
+    Raises SlurmFormatError when the fields do not come out even.
+    """
+    *parts, rest = output.split(separator.text)
+    width = len(columns)
+    if rest.strip() or len(parts) % width:
+        raise SlurmFormatError(f"{len(parts)} fields, not a multiple of {width}", (rest or output)[:200])
+    for begin in range(0, len(parts), width):
+        record = parts[begin : begin + width]
+        # the newline that ended the record before
+        record[0] = record[0].lstrip("\n")
+        yield dict(zip(columns, record, strict=True))
+
+
+_DROPPED = re.compile(r"Invalid job format specification: (\S+)")
+
+
+def dropped_fields(stderr: str) -> frozenset[str]:
+    """Fields that this squeue does not know: it says so, leaves them out and goes on."""
+    return frozenset(_DROPPED.findall(stderr))
+
+
+_KEY = re.compile(r"(?:^|\s)([A-Za-z][\w:/]*)=")
+
+
+def scontrol_records(output: str, first: str, free_text: Sequence[str]) -> Iterator[Row]:
+    """Records of ``scontrol -o show node|partition``: each begins a line with ``first=``.
+
+    ``free_text`` are the keys of free text, in the order in which they stand at the record's end. They are cut off
+    first: the last `` Extra=`` starts the extra, the last `` Comment=`` before that the comment... so that a text
+    can only ever damage a text, never a fact. (A reason that holds `` Comment=`` on a node without comment is read
+    as a reason and a comment.)
+    """
+    for piece in re.split(rf"(?m)^(?={first}=)", output):
+        if not piece.strip():
+            continue
+        if not piece.startswith(f"{first}="):
+            raise SlurmFormatError(f"no {first}=", piece)
+        texts, facts = _cut_texts(piece.strip(), free_text)
+        found = list(_KEY.finditer(facts))
+        ends = [match.start() for match in found[1:]] + [len(facts)]
+        row: Row = {}
+        for match, end in zip(found, ends, strict=True):
+            row.setdefault(match[1], facts[match.end() : end].strip())
+        yield {**row, **texts}
+
+
+def _cut_texts(record: str, keys: Sequence[str]) -> tuple[Mapping[str, str], str]:
+    texts: Row = {}
+    # The facts end where the first free text starts, so facts are read before any of them.
+    begins = [position for key in keys if (position := record.find(f" {key}=")) >= 0]
+    if not begins:
+        return texts, record
+    facts, tail = record[: min(begins)], record[min(begins) :]
+    for key in reversed(keys):
+        position = tail.rfind(f" {key}=")
+        if position >= 0:
+            texts[key] = tail[position + len(key) + 2 :].strip()
+            tail = tail[:position]
+    return texts, facts
