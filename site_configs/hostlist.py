@@ -41,13 +41,15 @@ def expand(text: str, limit: int = MAX_NODES) -> tuple[str, ...]:
     Raises HostlistError for bad syntax or more than `limit` names.
     """
     names: dict[str, None] = {}
+    left = limit  # repeated names count: they cost as much
     for word in _words(text):
-        if _NAME.fullmatch(word):
-            names[word] = None
-        else:
-            names.update(dict.fromkeys(_expand_word(word, limit)))
-        if len(names) > limit:
-            raise HostlistError(_short(text), f"more than {limit} names")
+        pieces = _pieces(word)
+        left -= prod(
+            sum(high - low + 1 for low, high, _ in piece) for piece in pieces if not isinstance(piece, str)
+        )
+        if left < 0:
+            raise HostlistError(_short(word), f"more than {limit} names in one hostlist")
+        names.update(dict.fromkeys(_joined(pieces)))
     return tuple(names)
 
 
@@ -71,8 +73,15 @@ def _words(text: str) -> Iterable[str]:
         yield text[start:]
 
 
-def _expand_word(word: str, limit: int) -> Iterable[str]:
-    pieces: list[list[tuple[int, int, int]] | str] = []
+_Range = tuple[int, int, int]
+"""(lowest, highest, width in digits)."""
+
+
+def _pieces(word: str) -> list[str | list[_Range]]:
+    """A word as texts and bracketed lists of ranges, in turn."""
+    if _NAME.fullmatch(word):
+        return [word]
+    pieces: list[str | list[_Range]] = []
     at = 0
     while at < len(word):
         piece = _PIECE.match(word, at)
@@ -80,22 +89,23 @@ def _expand_word(word: str, limit: int) -> Iterable[str]:
             raise HostlistError(_short(word), f"{word[at]!r} cannot stand in a node name")
         pieces.append(piece[2] or [_bounds(word, part) for part in piece[1].split(",")])
         at = piece.end()
-    if isinstance(pieces[0], list):
+    if not isinstance(pieces[0], str):
         raise HostlistError(_short(word), "a node name cannot start with a range")
-    count = prod(sum(high - low + 1 for low, high, _ in piece) for piece in pieces if isinstance(piece, list))
-    if count > limit:
-        raise HostlistError(_short(word), f"{count} names, at most {limit} are read")
-    texts = [
+    return pieces
+
+
+def _joined(pieces: list[str | list[_Range]]) -> Iterable[str]:
+    texts = (
         (piece,)
         if isinstance(piece, str)
-        else [f"{i:0{w}}" for low, high, w in piece for i in range(low, high + 1)]
+        else [f"{i:0{width}}" for low, high, width in piece for i in range(low, high + 1)]
         for piece in pieces
-    ]
+    )
     return map("".join, product(*texts))
 
 
-def _bounds(word: str, part: str) -> tuple[int, int, int]:
-    """(lowest, highest, width) of one range; the width is the lower bound's, as in Slurm."""
+def _bounds(word: str, part: str) -> _Range:
+    """One range; its width is the lower bound's, as in Slurm."""
     match = _RANGE.fullmatch(part.strip())
     if match is None:
         raise HostlistError(_short(word), f"{_short(part)!r} is not a range of numbers")

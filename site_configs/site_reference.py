@@ -54,7 +54,7 @@ def _section(cls: type, path: str) -> Iterator[str]:
     for name, item in inner.items():
         kind = item.metadata["kind"]
         # A table with words of its own was described where it stands first.
-        if not item.metadata["doc"]:
+        if kind.table is not None and not item.metadata["doc"]:
             yield from _section(
                 kind.table, f"{path}.{name}" if path else f"{name}.NAME" if kind.named else name
             )

@@ -45,7 +45,7 @@ def _by_name(entries: Sequence[Entry], what: str) -> dict[str, Entry]:
     """Entries by name. Raises TopologyError for none, a name used twice or a name that is a hostlist."""
     by_name: dict[str, Entry] = {}
     for entry in entries:
-        if not entry.name or set(entry.name) & set("[], \t"):
+        if not entry.name or set(entry.name) & set("[],= \t"):
             raise entry.error(
                 f"{entry.name!r} cannot name a {what}",
                 f"Give each {what} a line and one plain name of its own.",

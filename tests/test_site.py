@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -148,12 +149,12 @@ def test_no_text_breaks_the_parsers(text):
 
 # --- whole files ------------------------------------------------------------------------------------------------------
 
-VALID = {
+VALID: dict[str, tuple[str, Callable[[Site], bool]]] = {
     "the smallest": (
         'cluster = "x"',
         lambda s: s.policy.mode == "observe" and s.name == "" and s.partitions == {},
     ),
-    "byte order mark and CRLF": ('\ufeffcluster = "x"\r\nname = "X"\r\n', lambda s: s.name == "X"),
+    "CRLF": ('cluster = "x"\r\nname = "X"\r\n', lambda s: s.name == "X"),
     "duration": ('[smoke]\nmax_wait = "0:30:00"', lambda s: s.smoke.max_wait == 1800),
     "size": ('[resources]\nmax_memory_per_gpu = "62.5G"', lambda s: s.resources.max_memory_per_gpu == 64000),
     "whole ratio": ("[locality]\nslowdown = 2", lambda s: s.locality.slowdown == 2.0),
@@ -197,7 +198,7 @@ VALID = {
 def test_valid(case):
     text, holds = VALID[case]
     text = text if "cluster" in text else f'cluster = "x"\n{text}'
-    assert holds(parse_site(text.removeprefix("\ufeff"), "/etc/gsub/site.toml"))
+    assert holds(parse_site(text, "/etc/gsub/site.toml"))
 
 
 # What stands in the file (after cluster = "x") -> parts of the message, all of which must be there.
@@ -275,7 +276,7 @@ INVALID = [
         ["store.url", "a password goes into ~/.pgpass"],
     ),
     ('service.url = "controller:6830"', ["service.url", "http://"]),
-    ('partitions.p.nodes = "n[1-999999999]"', ["partitions.p.nodes", "999999999 names", "65536"]),
+    ('partitions.p.nodes = "n[1-999999999]"', ["partitions.p.nodes", "more than 65536 names"]),
     ('partitions.p.nodes = "n[8-1]"', ["runs backwards"]),
     ('partitions.p.nodes = "n[1-8"', ["brackets that do not match"]),
     ('partitions.p.nodes = "@gpu"', ["cannot stand in a node name"]),
@@ -359,7 +360,7 @@ def test_a_hostile_value_stays_on_its_line():
     assert "\x1b" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["x = " + "[" * 50_000, "a." * 50_000 + "b = 1"], ids=["arrays", "dots"])
+@pytest.mark.parametrize("text", ["x = " + "[" * 50_000, "a." * 2_000 + "b = 1"], ids=["arrays", "dots"])
 def test_depth_is_refused_not_endured(text):
     with pytest.raises(SiteError):
         parse_site(text)
@@ -398,6 +399,11 @@ def test_a_file_that_is_none(tmp_path, kind):
     with pytest.raises(SiteError, match=f"{re.escape(str(path))}.*({said[kind]})") as caught:
         load_site(path)
     assert len(str(caught.value).splitlines()) == 2
+
+
+def test_a_byte_order_mark_does_no_harm(tmp_path):
+    (tmp_path / "site.toml").write_text('\ufeffcluster = "x"\n', encoding="utf-8")
+    assert load_site(tmp_path / "site.toml").cluster == "x"
 
 
 def test_relative_paths_start_at_the_files_folder(tmp_path, monkeypatch):
