@@ -193,6 +193,9 @@ badline.sh
 badquote.sh
 """
 
+# Refused by some releases only; newer ones let such a job wait while the partition is closed.
+LENIENT = {"--mem=9000G", "-G"}
+
 BROKEN = {
     "noshebang.sh": "hostname\n",
     "empty.sh": "",
@@ -292,6 +295,11 @@ def plain(record: Record, first: int) -> Record:
     }
 
 
+def waiting(cluster: Cluster) -> set[int]:
+    """The jobs that wait; a refused one may leave a record that has already FAILED."""
+    return {first for first, group in records(cluster).items() if group[0]["JobState"] == "PENDING"}
+
+
 def differences(one: list[Record], two: list[Record]) -> list[object]:
     """The fields that differ, with both values; of each component or array part."""
     if len(one) != len(two):
@@ -343,12 +351,17 @@ def test_the_same_jobs(closed: Cluster, here: Path, user: str | None) -> None:
 
 def test_the_same_failures(closed: Cluster, here: Path, user: str | None) -> None:
     table = [Case(tuple(shlex.split(line))) for line in FAILURES.strip().splitlines()]
-    before = records(closed).keys()
+    before = waiting(closed)
     by_sbatch = drive(closed, ["sbatch"], table, cwd=here, user=user)
     by_gsub = drive(closed, ["gsub", "--no-smoke"], table, cwd=here, user=user)
+    accepted = 0
     for case, one, two in zip(table, by_sbatch, by_gsub, strict=True):
         said = f"{case}\nsbatch: {one}\ngsub: {two}"
-        assert one.code and not one.out, said
+        if one.code == 0:
+            assert case.words[0] in LENIENT, said
+            assert two.code == 0, said
+            accepted += 2
+            continue
         assert two.code in (1, 2) and not two.out, said
         lines = two.err.splitlines()
         assert 2 <= len(lines) <= 3 and lines[0].startswith("gsub: "), said
@@ -359,4 +372,5 @@ def test_the_same_failures(closed: Cluster, here: Path, user: str | None) -> Non
         assert two.code == (1 if refused else 2), said
         # every row here has a remedy of its own
         assert "sbatch did not submit the job" not in lines[0], said
-    assert records(closed).keys() == before
+    # Nothing half-done: what was refused left no job behind that waits.
+    assert len(waiting(closed)) == len(before) + accepted
