@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from time import time as now
 
-from . import decode
+from . import decode, inventory
 from .errors import NoSuchJob, SlurmFormatError, SlurmUnreachable
 from .protocol import JobId
 from .runner import Completed, Runner, check, complaint
@@ -23,7 +23,7 @@ from .tables import Row, Separator, dropped_fields, rows, scontrol_records
 from .values import AccountingRecord, Job, Node, Partition, StartEstimate, Submission
 from .versions import NEWEST, FieldTable, Version, fields_for
 
-__all__ = ["CommandClient"]
+__all__ = ["CommandClient", "valid_id"]
 
 _JOB_ID = re.compile(r"\d+(?:_(?:\d+|\[[\d,%:-]+\])|\+\d+)?")
 _SUBMITTED = re.compile(r"(?m)^(?:Submitted batch job (\d+)(?: on cluster (\S+))?|(\d+)(?:;(\S+))?)$")
@@ -66,7 +66,7 @@ class CommandClient:
     def jobs(self, *, ids: Iterable[JobId] | None = None, user: str | None = None) -> tuple[Job, ...]:
         """See `SlurmClient.jobs`."""
         selection = []
-        wanted = None if ids is None else [_valid(job_id) for job_id in ids]
+        wanted = None if ids is None else [valid_id(job_id) for job_id in ids]
         if wanted is not None:
             if not wanted:
                 return ()
@@ -81,7 +81,7 @@ class CommandClient:
 
     def job(self, job_id: JobId) -> Job:
         """See `SlurmClient.job`."""
-        wanted = _valid(job_id)
+        wanted = valid_id(job_id)
         found = self._squeue([f"--jobs={wanted}"], job_id=wanted)
         if not found:
             raise SlurmFormatError(f"squeue neither knows job {wanted} nor says that there is none", "")
@@ -117,12 +117,12 @@ class CommandClient:
     def nodes(self) -> tuple[Node, ...]:
         """See `SlurmClient.nodes`."""
         done = check(self._runner.read(["scontrol", "--oneliner", "--all", "show", "node"]))
-        return tuple(map(decode.node, scontrol_records(done.stdout, "NodeName", _NODE_TEXTS)))
+        return tuple(map(inventory.node, scontrol_records(done.stdout, "NodeName", _NODE_TEXTS)))
 
     def partitions(self) -> tuple[Partition, ...]:
         """See `SlurmClient.partitions`."""
         done = check(self._runner.read(["scontrol", "--oneliner", "--all", "show", "partition"]))
-        return tuple(map(decode.partition, scontrol_records(done.stdout, "PartitionName", ())))
+        return tuple(map(inventory.partition, scontrol_records(done.stdout, "PartitionName", ())))
 
     def accounting(
         self,
@@ -136,7 +136,7 @@ class CommandClient:
         """See `SlurmClient.accounting`."""
         selection = []
         if ids is not None:
-            wanted = [_valid(job_id) for job_id in ids]
+            wanted = [valid_id(job_id) for job_id in ids]
             if not wanted:
                 return ()
             selection.append(f"--jobs={','.join(wanted)}")
@@ -196,7 +196,7 @@ class CommandClient:
 
     def cancel(self, ids: Iterable[JobId], *, signal: str | None = None, batch_only: bool = False) -> None:
         """See `SlurmClient.cancel`."""
-        wanted = [_valid(job_id) for job_id in ids]
+        wanted = [valid_id(job_id) for job_id in ids]
         if not wanted:
             return
         # Without --verbose scancel is silent about ids that do not exist, with exit code 0.
@@ -234,7 +234,7 @@ class CommandClient:
         raise complaint(done)
 
 
-def _valid(job_id: JobId) -> str:
+def valid_id(job_id: JobId) -> str:
     """The id as Slurm's commands take it. What is no id (``-u``, ``1,2``) never reaches a command line."""
     text = str(job_id)
     if not _JOB_ID.fullmatch(text):

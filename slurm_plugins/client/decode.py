@@ -8,27 +8,24 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
+from typing import Any
 
 from . import parse
 from .errors import SlurmFormatError
-from .values import AccountingRecord, Hosts, Job, Node, Partition, StartEstimate, Tres
+from .values import AccountingRecord, Hosts, Job, StartEstimate, Tres
 
 __all__ = [
+    "accounted_gpus",
     "accounting_record",
     "count_attempts",
+    "exclusive",
     "job",
     "last_attempts",
-    "node",
-    "partition",
+    "requested_gpus",
     "start_estimate",
 ]
 
 Row = Mapping[str, str]
-
-
-def hosts(value: str | None) -> Hosts:
-    """A node list; sacct's "None assigned" and squeue's "n/a" are no nodes."""
-    return Hosts(parse.word(value or "") or "")
 
 
 def job(row: Row) -> Job:
@@ -85,10 +82,10 @@ def job(row: Row) -> Job:
         end=parse.time(get("end", "")),
         deadline=parse.time(get("deadline", "")),
         time_limit=parse.time_limit(get("time_limit", "")),
-        nodes=hosts(get("nodes")),
-        scheduled_nodes=hosts(get("scheduled_nodes")),
-        required_nodes=hosts(get("required_nodes")),
-        excluded_nodes=hosts(get("excluded_nodes")),
+        nodes=parse.hosts(get("nodes")),
+        scheduled_nodes=parse.hosts(get("scheduled_nodes")),
+        required_nodes=parse.hosts(get("required_nodes")),
+        excluded_nodes=parse.hosts(get("excluded_nodes")),
         batch_host=batch_host,
         reservation=parse.text(get("reservation", "")),
         features=parse.text(get("features", "")),
@@ -107,15 +104,7 @@ def job(row: Row) -> Job:
         tres_per_task=requests["tres_per_task"],
         cpus_per_gpu=parse.tres(get("cpus_per_tres", "")).gpus,
         memory_per_gpu=_mebibytes(parse.tres(get("mem_per_tres", "")).gpus),
-        gpus=parse.gpus(
-            total,
-            (
-                (requests["tres_per_job"], 1),
-                (requests["tres_per_node"], num_nodes),
-                (requests["tres_per_task"], num_tasks),
-                (requests["tres_per_socket"], None),
-            ),
-        ),
+        gpus=requested_gpus({**requests, "tres": total, "num_nodes": num_nodes, "num_tasks": num_tasks}),
         licenses=parse.text(get("licenses", "")),
         dependency=parse.text(get("dependency", "")),
         comment=parse.text(get("comment", "")),
@@ -169,125 +158,32 @@ def _mebibytes(number: int | None) -> int | None:
     return None if number is None else number << 20
 
 
+def requested_gpus(values: Mapping[str, Any]) -> int | None:
+    """A job's GPUs from its TRES or, where the site does not track GPUs, from its requests; see `parse.gpus`."""
+    return parse.gpus(
+        values["tres"],
+        (
+            (values["tres_per_job"], 1),
+            (values["tres_per_node"], values["num_nodes"]),
+            (values["tres_per_task"], values["num_tasks"]),
+            (values["tres_per_socket"], None),
+        ),
+    )
+
+
+def exclusive(sharing: str) -> str | None:
+    """NODE, USER, MCS or TOPO from ``OverSubscribe=`` as Slurm before 26.05 prints it; None when the job shares its
+    nodes.
+    """
+    return {"NO": "NODE", "EXCLUSIVE": "NODE", "USER": "USER", "MCS": "MCS", "TOPO": "TOPO"}.get(sharing)
+
+
 def _exclusive(row: Row) -> str | None:
-    """NODE, USER, MCS or TOPO; None when the job shares its nodes. Before 26.05 squeue says it in OverSubscribe."""
-    said = parse.word(row.get("exclusive", ""))
-    if said is not None:
-        return None if said in ("NO", "OK") else said
-    return {"NO": "NODE", "EXCLUSIVE": "NODE", "USER": "USER", "MCS": "MCS", "TOPO": "TOPO"}.get(
-        row.get("sharing", "")
-    )
-
-
-def node(row: Row) -> Node:
-    """A record of ``scontrol -o show node``."""
-    get = row.get
-    state, flags = parse.node_state(row.get("State", ""))
-    reason, by, at = _reason(get("Reason", ""))
-    gres = parse.tres(get("Gres", ""))
-    return Node(
-        name=row["NodeName"],
-        state=state,
-        state_text=get("State", ""),
-        flags=flags,
-        address=parse.word(get("NodeAddr", "")),
-        hostname=parse.word(get("NodeHostName", "")),
-        slurm_version=parse.word(get("Version", "")),
-        cpus=parse.count(get("CPUTot", "")),
-        cpus_effective=parse.count(get("CPUEfctv", "")),
-        sockets=parse.count(get("Sockets", "")),
-        cores_per_socket=parse.count(get("CoresPerSocket", "")),
-        threads_per_core=parse.count(get("ThreadsPerCore", "")),
-        memory=parse.memory(get("RealMemory", "")),
-        memory_free=parse.memory(get("FreeMem", "")),
-        load=_number(get("CPULoad", "")),
-        tres=parse.tres(get("CfgTRES", "")),
-        gres=gres,
-        tres_allocated=parse.tres(get("AllocTRES", "")),
-        cpus_allocated=parse.count(get("CPUAlloc", "")) or 0,
-        memory_allocated=parse.memory(get("AllocMem", "")) or 0,
-        features=parse.names(get("AvailableFeatures", "(null)")),
-        active_features=parse.names(get("ActiveFeatures", "(null)")),
-        partitions=parse.names(get("Partitions", "")),
-        weight=parse.count(get("Weight", "")),
-        reason=reason,
-        reason_by=by,
-        reason_at=at,
-        comment=parse.text(get("Comment", "")),
-        extra=parse.text(get("Extra", "")),
-        booted=parse.time(get("BootTime", "")),
-        slurmd_started=parse.time(get("SlurmdStartTime", "")),
-        last_busy=parse.time(get("LastBusyTime", "")),
-    )
-
-
-_REASON = re.compile(r"(?s)(.*?)(?: \[([^\[\]]*)@(\w+)\])?")
-
-
-def _reason(value: str) -> tuple[str | None, str | None, datetime | None]:
-    """``broken fan [root@1795236875]`` -> reason, who, when."""
-    found = _REASON.fullmatch(value)
-    if not found or not value:
-        return None, None, None
-    return parse.text(found[1]), found[2], parse.time(found[3] or "")
-
-
-def _number(value: str) -> float | None:
-    try:
-        return float(value)
-    except ValueError:
-        return None
-
-
-def partition(row: Row) -> Partition:
-    """A record of ``scontrol -o show partition``."""
-    get = row.get
-    defaults = dict(item.split("=", 1) for item in parse.names(get("JobDefaults", "")) if "=" in item)
-    return Partition(
-        name=row["PartitionName"],
-        state=get("State", ""),
-        is_default=get("Default") == "YES",
-        is_hidden=get("Hidden") == "YES",
-        nodes=hosts(get("Nodes")),
-        total_nodes=parse.count(get("TotalNodes", "")),
-        total_cpus=parse.count(get("TotalCPUs", "")),
-        tres=parse.tres(get("TRES", "")),
-        max_time=parse.duration(get("MaxTime", "")),
-        default_time=parse.duration(get("DefaultTime", "")),
-        min_nodes=parse.count(get("MinNodes", "")),
-        max_nodes=parse.count(get("MaxNodes", "")),
-        priority_tier=parse.count(get("PriorityTier", "")),
-        preempt_mode=parse.word(get("PreemptMode", "")),
-        oversubscribe=parse.word(get("OverSubscribe", "")),
-        exclusive=_partition_exclusive(row),
-        qos=parse.word(get("QoS", "")),
-        grace_time=parse.count(get("GraceTime", "")),
-        default_memory_per_cpu=parse.memory(get("DefMemPerCPU", "")),
-        default_memory_per_node=parse.memory(get("DefMemPerNode", "")),
-        max_memory_per_cpu=parse.memory(get("MaxMemPerCPU", "")),
-        max_memory_per_node=parse.memory(get("MaxMemPerNode", "")),
-        max_cpus_per_node=parse.count(get("MaxCPUsPerNode", "")),
-        default_cpus_per_gpu=parse.count(defaults.get("DefCpuPerGPU", "")),
-        default_memory_per_gpu=parse.memory(defaults.get("DefMemPerGPU", "")),
-        allow_accounts=_allowed(get("AllowAccounts", "ALL")),
-        allow_groups=_allowed(get("AllowGroups", "ALL")),
-        allow_qos=_allowed(get("AllowQos", "ALL")),
-        deny_accounts=parse.names(get("DenyAccounts", "")),
-        deny_qos=parse.names(get("DenyQos", "")),
-    )
-
-
-def _allowed(value: str) -> tuple[str, ...] | None:
-    """None: everyone."""
-    return None if value == "ALL" else parse.names(value)
-
-
-def _partition_exclusive(row: Row) -> str | None:
-    if "Exclusive" in row:
-        return None if row["Exclusive"] == "NO" else row["Exclusive"]
-    return (
-        "USER" if row.get("ExclusiveUser") == "YES" else "TOPO" if row.get("ExclusiveTopo") == "YES" else None
-    )
+    # 26.05 has a field of its own, and then OverSubscribe=NO no longer means it
+    said = row.get("exclusive")
+    if said is None:
+        return exclusive(row.get("sharing", ""))
+    return None if said in ("NO", "OK") else parse.word(said)
 
 
 _SHOWN_ID = re.compile(r"(\d+)(?:_(\d+|\[.*\])|\+(\d+))?")
@@ -338,12 +234,12 @@ def accounting_record(row: Row) -> AccountingRecord:
         suspended=parse.duration(get("suspended", "")),
         planned=parse.duration(get("planned", "")),
         time_limit=parse.time_limit(get("time_limit", "")),
-        nodes=hosts(get("nodes")),
+        nodes=parse.hosts(get("nodes")),
         num_nodes=parse.count(get("num_nodes", "")),
         num_cpus=parse.count(get("num_cpus", "")),
         tres_requested=requested,
         tres=total,
-        gpus=_accounted_gpus(total, requested),
+        gpus=accounted_gpus(total, requested),
         features=parse.text(get("features", "")),
         reservation=parse.text(get("reservation", "")),
         failed_node=parse.word(get("failed_node", "")),
@@ -359,7 +255,7 @@ def accounting_record(row: Row) -> AccountingRecord:
     )
 
 
-def _accounted_gpus(total: Tres, requested: Tres) -> int | None:
+def accounted_gpus(total: Tres, requested: Tres) -> int | None:
     """None when nothing at all was recorded: then the cluster may not track TRES."""
     if not total and not requested:
         return None

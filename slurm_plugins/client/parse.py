@@ -12,7 +12,8 @@ from datetime import datetime, timezone
 from typing import NamedTuple
 
 from .errors import SlurmFormatError
-from .values import ExitStatus, JobFlag, JobState, NodeState, Tres
+from .resources import Hosts, Tres
+from .states import ExitStatus, JobFlag, JobState, NodeState
 
 __all__ = [
     "ArrayTask",
@@ -22,6 +23,8 @@ __all__ = [
     "duration",
     "exit_status",
     "expand_path",
+    "gpus",
+    "hosts",
     "job_state",
     "memory",
     "names",
@@ -30,6 +33,7 @@ __all__ = [
     "time",
     "time_limit",
     "tres",
+    "word",
 ]
 
 _NOTHING = frozenset(
@@ -47,6 +51,11 @@ def text(word: str) -> str | None:
 def word(value: str) -> str | None:
     """A name, None for any of Slurm's words for nothing."""
     return None if value in _NOTHING else value
+
+
+def hosts(value: str | None) -> Hosts:
+    """A node list; sacct's "None assigned" and squeue's "n/a" are no nodes."""
+    return Hosts(word(value or "") or "")
 
 
 def names(value: str) -> tuple[str, ...]:

@@ -7,10 +7,11 @@ Units are the same everywhere: times are aware datetimes (UTC) or None, duration
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
+
+from .resources import NO_HOSTS, NO_TRES, Hosts, Tres
+from .states import EXIT_ZERO, ExitStatus, JobFlag, JobState, NodeState
 
 __all__ = [
     "AccountingRecord",
@@ -26,176 +27,6 @@ __all__ = [
     "Submission",
     "Tres",
 ]
-
-
-class JobState(str, Enum):
-    """The state of a job without its flags (slurm.h: enum job_states).
-
-    ``UNKNOWN`` when the text forms show a flag in the state's place and the flag does not tell the state: a
-    COMPLETING job has ended, but only slurmdbd or a later look says how.
-    """
-
-    PENDING = "PENDING"
-    RUNNING = "RUNNING"
-    SUSPENDED = "SUSPENDED"
-    COMPLETED = "COMPLETED"
-    CANCELLED = "CANCELLED"
-    FAILED = "FAILED"
-    TIMEOUT = "TIMEOUT"
-    NODE_FAIL = "NODE_FAIL"
-    PREEMPTED = "PREEMPTED"
-    BOOT_FAIL = "BOOT_FAIL"
-    DEADLINE = "DEADLINE"
-    OUT_OF_MEMORY = "OUT_OF_MEMORY"
-    UNKNOWN = "UNKNOWN"
-
-    @property
-    def ended(self) -> bool:
-        """The attempt is over, well or badly."""
-        return self not in _NOT_ENDED
-
-
-_NOT_ENDED = frozenset({JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.UNKNOWN})
-
-
-class JobFlag(str, Enum):
-    """What Slurm adds to a state (slurm.h: JOB_STATE_FLAGS); the text forms show it *instead* of the state."""
-
-    COMPLETING = "COMPLETING"
-    CONFIGURING = "CONFIGURING"
-    EXPEDITING = "EXPEDITING"
-    LAUNCH_FAILED = "LAUNCH_FAILED"
-    POWER_UP_NODE = "POWER_UP_NODE"
-    RECONFIG_FAIL = "RECONFIG_FAIL"
-    REQUEUED = "REQUEUED"
-    REQUEUE_FED = "REQUEUE_FED"
-    REQUEUE_HOLD = "REQUEUE_HOLD"
-    RESIZING = "RESIZING"
-    RESV_DEL_HOLD = "RESV_DEL_HOLD"
-    REVOKED = "REVOKED"
-    SIGNALING = "SIGNALING"
-    SPECIAL_EXIT = "SPECIAL_EXIT"
-    STAGE_OUT = "STAGE_OUT"
-    STOPPED = "STOPPED"
-    UPDATE_DB = "UPDATE_DB"
-
-
-class NodeState(str, Enum):
-    """The state of a node without its flags (slurm.h: enum node_states)."""
-
-    IDLE = "IDLE"
-    ALLOCATED = "ALLOCATED"
-    MIXED = "MIXED"
-    DOWN = "DOWN"
-    ERROR = "ERROR"
-    FUTURE = "FUTURE"
-    UNKNOWN = "UNKNOWN"
-
-
-@dataclass(frozen=True, slots=True)
-class ExitStatus:
-    """How a batch script ended: exit code, and the signal that ended it (0 = none), as in sacct's ``3:0``."""
-
-    code: int = 0
-    signal: int = 0
-
-    def __bool__(self) -> bool:
-        """True when something was wrong, as with an exit status in C."""
-        return bool(self.code or self.signal)
-
-    def __str__(self) -> str:
-        return f"{self.code}:{self.signal}"
-
-
-@dataclass(frozen=True, slots=True)
-class Hosts:
-    """A set of nodes as Slurm writes it; counts and names are worked out by ClusterShell when asked for.
-
-    >>> hosts = Hosts("n[1-3],m7")
-    >>> list(hosts), len(hosts), "n2" in hosts
-    (['m7', 'n1', 'n2', 'n3'], 4, True)
-    """
-
-    expression: str = ""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The node names, sorted as ClusterShell sorts them (``n2`` before ``n10``)."""
-        if not self.expression:
-            return ()
-        # Late: 28 ms, and most callers only print the expression.
-        from ClusterShell.NodeSet import NodeSet
-
-        return tuple(NodeSet(self.expression))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __bool__(self) -> bool:
-        return bool(self.expression)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.names
-
-    def __str__(self) -> str:
-        return self.expression
-
-
-@dataclass(frozen=True, slots=True, repr=False, eq=False)
-class Tres(Mapping[str, int]):
-    """Trackable resources: an immutable, hashable mapping of name to count, memory in bytes.
-
-    Names are slurmdbd's: ``cpu``, ``mem``, ``node``, ``billing``, ``gres/gpu``, ``gres/gpu:a100``,
-    ``license/matlab``. Made by `parse.tres`, which reads all the forms that Slurm writes.
-
-    >>> Tres((("cpu", 4), ("gres/gpu:a100", 2))).gpus
-    2
-    """
-
-    pairs: tuple[tuple[str, int], ...] = ()
-
-    def __getitem__(self, name: str) -> int:
-        for key, count in self.pairs:
-            if key == name:
-                return count
-        raise KeyError(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name, _ in self.pairs)
-
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Mapping) and dict(self.pairs) == dict(other)
-
-    def __hash__(self) -> int:
-        return hash(frozenset(self.pairs))
-
-    def __repr__(self) -> str:
-        return f"Tres({dict(self.pairs)!r})"
-
-    @property
-    def gpus(self) -> int | None:
-        """GPUs of all types; None when no GPU is named."""
-        if "gres/gpu" in self:
-            return self["gres/gpu"]
-        typed = [count for name, count in self.pairs if name.startswith("gres/gpu:")]
-        return sum(typed) if typed else None
-
-    @property
-    def gpu_type(self) -> str | None:
-        """The type of GPU when exactly one is named."""
-        types = {name.partition(":")[2] for name, _ in self.pairs if name.startswith("gres/gpu:")}
-        return types.pop() if len(types) == 1 else None
-
-    @property
-    def memory(self) -> int | None:
-        """Bytes of memory in all."""
-        return self.get("mem")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,8 +62,8 @@ class Job:
     het_job_id: int | None = None
     het_offset: int | None = None
     # how it ended, how often it started
-    exit: ExitStatus = ExitStatus()
-    derived_exit: ExitStatus = ExitStatus()
+    exit: ExitStatus = EXIT_ZERO
+    derived_exit: ExitStatus = EXIT_ZERO
     restarts: int = 0
     requeue: bool | None = None
     batch: bool | None = None
@@ -244,10 +75,10 @@ class Job:
     deadline: datetime | None = None
     time_limit: int | None = None
     # place
-    nodes: Hosts = Hosts()
-    scheduled_nodes: Hosts = Hosts()
-    required_nodes: Hosts = Hosts()
-    excluded_nodes: Hosts = Hosts()
+    nodes: Hosts = NO_HOSTS
+    scheduled_nodes: Hosts = NO_HOSTS
+    required_nodes: Hosts = NO_HOSTS
+    excluded_nodes: Hosts = NO_HOSTS
     batch_host: str | None = None
     reservation: str | None = None
     features: str | None = None
@@ -260,11 +91,11 @@ class Job:
     num_cpus: int | None = None
     num_tasks: int | None = None
     cpus_per_task: int | None = None
-    tres: Tres = Tres()
-    tres_per_job: Tres = Tres()
-    tres_per_node: Tres = Tres()
-    tres_per_socket: Tres = Tres()
-    tres_per_task: Tres = Tres()
+    tres: Tres = NO_TRES
+    tres_per_job: Tres = NO_TRES
+    tres_per_node: Tres = NO_TRES
+    tres_per_socket: Tres = NO_TRES
+    tres_per_task: Tres = NO_TRES
     cpus_per_gpu: int | None = None
     memory_per_gpu: int | None = None
     gpus: int | None = None
@@ -294,11 +125,7 @@ class Job:
     @property
     def shown_id(self) -> str:
         """The id as users write it: ``7``, ``7_3`` (array task), ``7+1`` (component of a heterogeneous job)."""
-        if self.array_job_id is not None and self.array_task_id is not None:
-            return f"{self.array_job_id}_{self.array_task_id}"
-        if self.het_job_id is not None and self.het_offset is not None:
-            return f"{self.het_job_id}+{self.het_offset}"
-        return str(self.id)
+        return _shown_id(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,9 +147,9 @@ class Node:
     memory: int | None = None
     memory_free: int | None = None
     load: float | None = None
-    tres: Tres = Tres()
-    gres: Tres = Tres()
-    tres_allocated: Tres = Tres()
+    tres: Tres = NO_TRES
+    gres: Tres = NO_TRES
+    tres_allocated: Tres = NO_TRES
     cpus_allocated: int = 0
     memory_allocated: int = 0
     features: tuple[str, ...] = ()
@@ -379,10 +206,10 @@ class Partition:
     state: str
     is_default: bool = False
     is_hidden: bool = False
-    nodes: Hosts = Hosts()
+    nodes: Hosts = NO_HOSTS
     total_nodes: int | None = None
     total_cpus: int | None = None
-    tres: Tres = Tres()
+    tres: Tres = NO_TRES
     max_time: int | None = None
     default_time: int | None = None
     min_nodes: int | None = None
@@ -437,8 +264,8 @@ class AccountingRecord:
     array_tasks: str | None = None
     het_job_id: int | None = None
     het_offset: int | None = None
-    exit: ExitStatus = ExitStatus()
-    derived_exit: ExitStatus = ExitStatus()
+    exit: ExitStatus = EXIT_ZERO
+    derived_exit: ExitStatus = EXIT_ZERO
     submitted: datetime | None = None
     eligible: datetime | None = None
     start: datetime | None = None
@@ -447,11 +274,11 @@ class AccountingRecord:
     suspended: int | None = None
     planned: int | None = None
     time_limit: int | None = None
-    nodes: Hosts = Hosts()
+    nodes: Hosts = NO_HOSTS
     num_nodes: int | None = None
     num_cpus: int | None = None
-    tres_requested: Tres = Tres()
-    tres: Tres = Tres()
+    tres_requested: Tres = NO_TRES
+    tres: Tres = NO_TRES
     gpus: int | None = None
     features: str | None = None
     reservation: str | None = None
@@ -470,6 +297,11 @@ class AccountingRecord:
     def ended(self) -> bool:
         """This attempt is over (a REQUEUED one has ended; its job has not)."""
         return self.state.ended or JobFlag.REQUEUED in self.flags
+
+    @property
+    def shown_id(self) -> str:
+        """The id as users write it, see `Job.shown_id`."""
+        return _shown_id(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -492,6 +324,14 @@ class StartEstimate:
 
     start: datetime | None
     cpus: int | None = None
-    nodes: Hosts = Hosts()
+    nodes: Hosts = NO_HOSTS
     partition: str | None = None
     text: str = ""
+
+
+def _shown_id(job: Job | AccountingRecord) -> str:
+    if job.array_job_id is not None and job.array_task_id is not None:
+        return f"{job.array_job_id}_{job.array_task_id}"
+    if job.het_job_id is not None and job.het_offset is not None:
+        return f"{job.het_job_id}+{job.het_offset}"
+    return str(job.id)
