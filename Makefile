@@ -40,6 +40,6 @@ $(VENV)/.ready: pyproject.toml
 		  DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends python3-venv; } || \
 		{ echo "Python's venv is missing here; ask root for: apt-get install python3-venv"; exit 1; }
 	@echo "making the virtual environment $(VENV) (once)"
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv --clear $(VENV)
 	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check -e '.[dev]'
 	@touch $@
