@@ -73,7 +73,7 @@ def _submit(line: CommandLine, environ: Mapping[str, str], folder: str) -> int:
     elif watch and answer.submitted is not None:
         from gsub.commands.watch import follow
 
-        return follow(str(answer.submitted.job_id))
+        return follow(str(answer.submitted.job_id), fresh=True)
     return answer.returncode
 
 
