@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -58,7 +59,27 @@ CHOICES: list[tuple[dict[str, str], tuple[int, ...]]] = [
         },
         (5,),
     ),
-    # Slurm has bound each task to its own: nothing is left to share out
+    # Slurm has bound each task to its own: nothing is left to share out, but among torchrun's ranks in the task
+    (
+        {
+            "SLURM_STEP_GPUS": "2,3",
+            "CUDA_VISIBLE_DEVICES": "2,3",
+            "SLURM_GPUS_ON_NODE": "4",
+            "SLURM_STEP_TASKS_PER_NODE": "2",
+            "SLURM_LOCALID": "1",
+        },
+        (2, 3),
+    ),
+    (
+        {
+            "CUDA_VISIBLE_DEVICES": "2,3",
+            "SLURM_GPUS_ON_NODE": "4",
+            "SLURM_STEP_TASKS_PER_NODE": "2",
+            "LOCAL_RANK": "1",
+            "LOCAL_WORLD_SIZE": "2",
+        },
+        (3,),
+    ),
     (
         {
             "SLURM_STEP_GPUS": "0-3",
@@ -243,6 +264,7 @@ _PRINT = "from site_configs.devcluster import emugpu; print(*emugpu.gpus_of_this
         (["-n4", "--gpus=4"], ["0", "1", "2", "3"]),
         (["-n2", "--gpus-per-task=2"], ["0,1", "2,3"]),
         (["-n2", "--gpus=4", "--gpu-bind=single:1"], ["0", "1"]),
+        (["-n2", "--gpus=4", "--gpu-bind=map_gpu:2,3"], ["2", "3"]),
         (["-n3", "--gpus=1"], ["0", "0", "0"]),
     ],
 )
@@ -250,3 +272,24 @@ def test_tasks_of_a_real_step_share_its_gpus(cluster: Cluster, options: list[str
     argv = ["srun", "-N1", "--exclusive", *options, "python3", "-c", _PRINT]
     done = cluster.run(argv, timeout=60, check=True)
     assert sorted(done.stdout.split()) == shares
+
+
+_LOAD = """
+import json, subprocess, sys
+from site_configs.devcluster import emugpu
+with emugpu.load(util=85, memory_mib=4000):
+    argv = [sys.executable, "-m", "profiler.sampler", "--seconds", "1", "--interval", "0.2", "--json"]
+    print(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
+"""
+
+
+def test_a_jobs_load_shows_in_nvml_on_its_node_and_gpus_alone(cluster: Cluster) -> None:
+    user = cluster.users[0] if cluster.users else None
+    argv = ["srun", "-N2", "-n2", "--gpus-per-node=2", "--exclusive", "python3", "-c", _LOAD]
+    done = cluster.run(argv, timeout=60, check=True, user=user)
+    reports = [json.loads(line) for line in done.stdout.splitlines() if line]
+    assert len({report["node"] for report in reports}) == 2
+    for report in reports:
+        assert report["state"] == "ok"
+        assert [gpu["utilisation_mean"] for gpu in report["gpus"]] == [85, 85, 0, 0, 0, 0, 0, 0]
+        assert [gpu["memory_peak_bytes"] // 2**20 for gpu in report["gpus"][:3]] == [4000, 4000, 0]

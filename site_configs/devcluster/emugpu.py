@@ -89,13 +89,19 @@ def gpus_of_this_process(env: Mapping[str, str] = os.environ) -> tuple[int, ...]
     """The device numbers of the GPUs that this process should use.
 
     What CUDA shows (CUDA_VISIBLE_DEVICES), else what Slurm gave to the step, else to the job. When several ranks of a
-    node see the same GPUs they share them out by local rank, as torchrun and most scripts do; when CUDA shows fewer
-    than the step has, Slurm (``--gpus-per-task``, ``--gpu-bind``) or the script has shared them out already.
+    node see the same GPUs they share them out by local rank, as torchrun and most scripts do. When a task of Slurm
+    sees fewer than the step has here, they are shared out already (``--gpus-per-task``, ``--gpu-bind``, the script).
     """
-    step = _numbers(env.get("SLURM_STEP_GPUS") or env.get("SLURM_JOB_GPUS"))
-    visible = _numbers(env.get("CUDA_VISIBLE_DEVICES")) if "CUDA_VISIBLE_DEVICES" in env else step
-    rank, ranks = _local_rank(env)
-    if ranks <= 1 or not visible or len(visible) < len(step):
+    given = _numbers(env.get("SLURM_STEP_GPUS") or env.get("SLURM_JOB_GPUS"))
+    visible = _numbers(env.get("CUDA_VISIBLE_DEVICES")) if "CUDA_VISIBLE_DEVICES" in env else given
+    if "LOCAL_RANK" in env and "LOCAL_WORLD_SIZE" in env:  # torchrun
+        rank, ranks = int(env["LOCAL_RANK"]), int(env["LOCAL_WORLD_SIZE"])
+    else:
+        rank, ranks = _local_task(env)
+        # SLURM_STEP_GPUS is the task's own where Slurm has bound it; SLURM_GPUS_ON_NODE counts the whole step's.
+        if len(visible) < max(len(given), int(env.get("SLURM_GPUS_ON_NODE") or 0)):
+            return visible
+    if ranks <= 1 or not visible:
         return visible
     if len(visible) < ranks:
         return (visible[rank % len(visible)],)
@@ -113,10 +119,8 @@ def _numbers(text: str | None) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _local_rank(env: Mapping[str, str]) -> tuple[int, int]:
-    """(rank on this node, ranks on this node), from torchrun or from Slurm."""
-    if "LOCAL_RANK" in env and "LOCAL_WORLD_SIZE" in env:
-        return int(env["LOCAL_RANK"]), int(env["LOCAL_WORLD_SIZE"])
+def _local_task(env: Mapping[str, str]) -> tuple[int, int]:
+    """(the task's number on this node, the step's tasks on this node)."""
     # "2(x3),1": two tasks on each of three nodes, one on the fourth
     counts: list[int] = []
     for match in re.finditer(r"(\d+)(?:\(x(\d+)\))?", env.get("SLURM_STEP_TASKS_PER_NODE", "")):
