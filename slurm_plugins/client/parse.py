@@ -108,10 +108,16 @@ def time(value: str) -> datetime | None:
     if not value.isascii() or not value.isdigit():
         raise SlurmFormatError("a time in seconds since 1970 was expected", value)
     seconds = int(value)
-    if seconds in _NO_NUMBER:
+    if seconds in _NO_TIME:
         return None
+    if seconds > _YEAR_9999:
+        raise SlurmFormatError("a time after the year 9999", value)
     return datetime.fromtimestamp(seconds, timezone.utc)
 
+
+# NO_VAL and INFINITE; datetime ends with the year 9999
+_NO_TIME = frozenset({4294967294, 4294967295, 18446744073709551614, 18446744073709551615})
+_YEAR_9999 = 253402300799
 
 _DURATION = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?(?:\.\d+)?")
 
@@ -279,7 +285,7 @@ def tres(value: str) -> Tres:
     if value in _NOTHING:
         return Tres()
     pairs: dict[str, int] = {}
-    for item in names(value):
+    for item in names(value.replace(":(null)", "")):
         found = _TRES_ITEM.fullmatch(item)
         if not found:
             raise SlurmFormatError("resources were expected", value)

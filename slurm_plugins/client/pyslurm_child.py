@@ -61,7 +61,7 @@ def _item(item: object, attributes: Iterable[str]) -> list[Any]:
 
 def answer(pyslurm: ModuleType, request: dict[str, Any]) -> dict[str, Any]:
     """The answer to one request, with the module ``pyslurm``."""
-    target = pyslurm
+    target: Any = pyslurm
     try:
         for name in request["load"].split("."):
             target = getattr(target, name)

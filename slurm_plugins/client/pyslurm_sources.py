@@ -32,7 +32,11 @@ def _joined(value: object) -> str | None:
 
 
 def _names(value: object) -> tuple[str, ...]:
-    return tuple(map(str, value)) if isinstance(value, list) else parse.names(value or "")
+    return (
+        tuple(map(str, value))
+        if isinstance(value, list)
+        else parse.names(value if isinstance(value, str) else "")
+    )
 
 
 def _everyone(value: object) -> tuple[str, ...] | None:
