@@ -75,6 +75,13 @@ def answer(pyslurm: ModuleType, request: dict[str, Any]) -> dict[str, Any]:
         return {"id": request["id"], "error": "rpc", "message": str(error)}
     except AttributeError as error:
         return {"id": request["id"], "error": "old", "message": str(error)}
+    except Exception as error:
+        # an unknown user is a KeyError, a bad time a ValueError...: told, not died of
+        return {
+            "id": request["id"],
+            "error": "refused",
+            "message": f"pyslurm: {type(error).__name__}: {error}",
+        }
 
 
 def serve(requests: Iterable[str], out: IO[str]) -> None:

@@ -30,7 +30,15 @@ from typing import Any
 
 from . import decode, parse
 from .commands import CommandClient, valid_id
-from .errors import NoSuchJob, SlurmError, SlurmFormatError, SlurmNotInstalled, SlurmTimeout, SlurmUnreachable
+from .errors import (
+    NoSuchJob,
+    SlurmError,
+    SlurmFormatError,
+    SlurmNotInstalled,
+    SlurmRefused,
+    SlurmTimeout,
+    SlurmUnreachable,
+)
 from .protocol import JobId
 from .pyslurm_sources import SOURCES
 from .runner import Completed, complaint, reading_environment
@@ -192,6 +200,8 @@ def _error(answer: Values, daemon: str, job_id: JobId | None) -> SlurmError:
         return SlurmFormatError(
             "this pyslurm is older than 22.5.0 or newer than all that gsub knows", message
         )
+    if answer["error"] == "refused":
+        return SlurmRefused("pyslurm", message)
     if daemon == "slurmdbd":
         # "Failed to get Jobs from slurmdbd", "Failed to open connection to slurmdbd": pyslurm says no more
         return SlurmUnreachable("slurmdbd", message)

@@ -1,7 +1,7 @@
 """pyslurm's source package: fetched once by pip, by name, and read for its classes without compiling a line.
 
-pip insists on a package's metadata, and pyslurm makes its metadata by running Cython over everything: 2.5 minutes. So pip is
-given a build backend that takes the metadata from the package's own PKG-INFO: 1 second.
+pip insists on a package's metadata, and pyslurm makes its metadata by running Cython over everything: 2.5 minutes.
+So pip is given a build backend that takes the metadata from the package's own PKG-INFO: 1 second.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# Stands where `build-system.build-backend = "setuptools.build_meta"` is looked for; runs in the unpacked source package.
+# Stands where `build-system.build-backend = "setuptools.build_meta"` is looked for; runs in the unpacked source
+# package.
 BACKEND = """
 import re, shutil
 from pathlib import Path
@@ -33,7 +34,7 @@ def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
 """
 
 
-class Unobtainable(Exception):
+class UnobtainableError(Exception):
     """pip could not get the package, and none was got before."""
 
 
@@ -60,7 +61,7 @@ def source_package() -> Path:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     packages = sorted(cache.glob("pyslurm-*.tar.gz"), key=_version)
     if not packages:
-        raise Unobtainable(done.stderr.strip() or "pip fetched nothing")
+        raise UnobtainableError(done.stderr.strip() or "pip fetched nothing")
     return packages[-1]
 
 
@@ -112,7 +113,7 @@ class Sources:
                 found = _CLASS.match(line)
                 public = False
                 current = self.classes.setdefault(prefix + found[1], Class()) if found else None
-                if found and found[2]:
+                if found and found[2] and current:
                     current.bases += tuple(base.strip() for base in found[2].split(","))
             elif current is not None:
                 if method := _METHOD.match(line):
@@ -129,7 +130,9 @@ class Sources:
                         current.members.add(assigned[1])
 
     def has(self, path: str) -> bool:
-        """Is there ``db.Jobs.load``, in the class or one that it inherits from? Is ``RPCError`` there, and to be imported?"""
+        """Is there ``db.Jobs.load``, in the class or one that it inherits from? Is ``RPCError`` there, and to be
+        imported?
+        """
         owner, _, name = path.rpartition(".")
         if owner in ("", "db"):
             return path in self.exported and path in self.classes

@@ -1,5 +1,6 @@
 """Slurm's words into values: tables of what 22.05 to 26.05 print, and properties over what they could."""
 
+import contextlib
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -342,7 +343,7 @@ def test_array_task(text, number, pending):
     ],
 )
 def test_expand_path(pattern, path):
-    fields = {"j": 17, "A": 9, "a": 3, "x": "train", "u": "user1", "N": "n1"}
+    fields: dict[str, str | int | None] = {"j": 17, "A": 9, "a": 3, "x": "train", "u": "user1", "N": "n1"}
     assert parse.expand_path(pattern, fields, "/home/u") == path
 
 
@@ -387,7 +388,5 @@ def test_no_word_makes_a_state_fail(text):
 @given(st.text(max_size=30))
 def test_what_is_not_understood_is_said_to_be_so(text):
     for read in (parse.tres, parse.memory, parse.count, parse.duration, parse.exit_status, parse.time):
-        try:
+        with contextlib.suppress(SlurmFormatError):
             read(text)
-        except SlurmFormatError:
-            pass

@@ -1,18 +1,20 @@
-"""Everything that we use of pyslurm is in the newest pyslurm: held against its sources, since it can seldom be installed."""
+"""Everything that we use of pyslurm is in the newest pyslurm: held against its sources, since it can seldom be
+installed.
+"""
 
 import os
 
 import pytest
 
 from slurm_plugins.client.pyslurm_sources import ALSO_USED, SOURCES
-from tests.client.pyslurm_package import Sources, Unobtainable, source_package
+from tests.client.pyslurm_package import Sources, UnobtainableError, source_package
 
 
 @pytest.fixture(scope="module")
 def sources() -> Sources:
     try:
         return Sources(source_package())
-    except Unobtainable as error:
+    except UnobtainableError as error:
         if "CI" in os.environ:
             pytest.fail(f"pyslurm's source package is needed and could not be fetched: {error}")
         pytest.skip(f"pyslurm's source package could not be fetched: {error}")
