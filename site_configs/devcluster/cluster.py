@@ -401,7 +401,9 @@ class Cluster:
             nvml.build(self.paths.lib)
         except nvml.BuildError as error:
             raise DevClusterError(str(error)) from error
-        nvml.EmulatedGpus(self.paths.gpus).create(self.spec.node_names, self.spec.gpus)
+        nvml.EmulatedGpus(self.paths.gpus).create(
+            self.spec.node_names, self.spec.gpus, cluster=self.spec.name
+        )
 
     # --- starting and ending ----------------------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ from site_configs.devcluster.spec import (
     Paths,
 )
 
-
 PARTITIONS: Final = {
     "gpu": "Default=YES MaxTime=7-00:00:00 DefaultTime=01:00:00 PriorityTier=1",
     "debug": "MaxTime=00:30:00 DefaultTime=00:10:00 PriorityTier=1",
@@ -139,7 +138,8 @@ def slurm_conf(spec: ClusterSpec, paths: Paths, ports: Ports, who: Identity) -> 
     # Without a stated need a job gets CPUs and memory in proportion to its GPUs, as most sites have it.
     defaults = f"DefCpuPerGPU={cpus_per_gpu} DefMemPerCPU={MEMORY_MB_PER_NODE // CPUS_PER_NODE}"
     lines += [
-        f"PartitionName={name} Nodes={everyone} {limits} State=UP {defaults}" for name, limits in PARTITIONS.items()
+        f"PartitionName={name} Nodes={everyone} {limits} State=UP {defaults}"
+        for name, limits in PARTITIONS.items()
     ]
     return "\n".join(lines) + "\n"
 
