@@ -34,7 +34,7 @@ def cancel(jobs: tuple[str, ...], yes: bool) -> int:
             except NoSuchJob:
                 gone.append(job)
     if done:
-        print(f"Cancelled {', '.join(done)}.")
+        print(f"Cancelled {', '.join(done)}.", flush=True)
     if gone:
         raise UserError(
             f"Slurm has no job {', '.join(gone)}", fix="'gsub status' lists your jobs", exit_code=FAILED

@@ -1,0 +1,145 @@
+"""What goes wrong is told once, clearly, with the right exit code; and nothing is half-done."""
+
+from __future__ import annotations
+
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from gsub.remedies import REMEDIES, explain
+from site_configs.devcluster import Cluster
+
+# ---- sbatch's words to ours (pure) ----------------------------------------------------------------------------
+
+SAID = [
+    ("sbatch: unrecognized option '--foo'\nTry \"sbatch --help\" for more information\n", "no such option: --foo", 2),
+    ("sbatch: option requires an argument -- 'N'\nTry \"sbatch --help\" for more information\n", "-N needs a value", 2),
+    ("sbatch: error: Unable to open file a b.sh\n", "cannot read the script a b.sh", 2),
+    ("sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)\n",
+     "out of reach", 1),
+    ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n",
+     "may have been accepted", 1),
+    ("sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS"
+     " policy (job submit limit, user's size and/or time limits)\n", "limit of your account", 1),
+    ("sbatch: error: QOSMaxGRESPerUser\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy"
+     "\n", "limit of your account", 1),
+    ("sbatch: error: site says: no\nsbatch: error: Batch job submission failed: Unspecified error\n",
+     "did not submit", 1),
+    ("allocation failure: Requested node configuration is not available\n", "no set of nodes", 1),
+    ("sbatch: error: --gpus-per-task or --tres-per-task used without either --gpus or -n/--ntasks is not allowed.\n",
+     "did not submit", 2),
+    ("", "did not submit", 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "what", "code"), SAID)
+def test_explain(said, what, code):
+    error = explain(said)
+    assert what in error.what
+    assert error.exit_code == code
+    assert 1 < len(error.lines()) <= 3
+    assert "sbatch: " not in error.why.removeprefix("sbatch says: ")
+
+
+def test_a_message_cannot_steer_the_terminal():
+    lines = explain("sbatch: error: \x1b[2Jbad\r\x07 thing\n").lines()
+    assert not any(ord(char) < 32 for line in lines for char in line)
+
+
+@pytest.mark.parametrize("remedy", REMEDIES, ids=lambda remedy: remedy.pattern[:30])
+def test_every_remedy_is_a_sentence_of_its_own(remedy):
+    assert re.compile(remedy.pattern)
+    assert remedy.what and not remedy.what.endswith(".")
+    if "{1}" in remedy.what + remedy.fix:
+        assert re.compile(remedy.pattern).groups == 1
+
+
+# ---- on a real Slurm ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(clean: Cluster, user: str | None) -> Path:
+    """A folder with a script that runs, one without #!, and site files that cannot be used."""
+    home = clean.home(user) / "errors"
+    write = (
+        "printf '#!/bin/sh\\n:\\n' >good.sh; echo hostname >bare.sh; touch empty.sh\n"
+        "printf '#!/bin/sh\\r\\n:\\r\\n' >dos.sh\n"
+        "printf 'cluster = \"x\"\\nclutser = 1\\n' >wrong-key.toml\n"
+        'printf \'cluster = "x"\\n[topology]\\nfile = "topology.conf"\\n\' >bad-topology.toml\n'
+        "printf 'SwitchName=s1 Nodes=n[1-\\n' >topology.conf\n"
+        "printf 'cluster = ' >not-toml.toml\n"
+    )
+    clean.run(["sh", "-ec", f"mkdir -p {home}; cd {home}; {write}"], user=user, check=True)
+    return home
+
+
+WRONG = [
+    (["missing.sh"], {}, 2, "cannot read the script missing.sh"),
+    (["-N2", "dir/missing.sh", "--watch"], {}, 2, "cannot read the script"),
+    (["bare.sh"], {}, 2, "does not begin with #!"),
+    (["empty.sh"], {}, 2, "empty"),
+    (["dos.sh"], {}, 2, "DOS line ends"),
+    (["--frobnicate", "good.sh"], {}, 2, "no such option: --frobnicate"),
+    (["--time=soon", "good.sh"], {}, 2, "the value of an option"),
+    (["--partition=nowhere", "good.sh"], {}, 1, "no such partition"),
+    (["--watch", "--wait", "good.sh"], {}, 2, "--watch and --wait"),
+    (["--watch", "--json", "good.sh"], {}, 2, "--json"),
+    (["good.sh"], {"GSUB_SITE": "wrong-key.toml"}, 2, "wrong-key.toml"),
+    (["good.sh"], {"GSUB_SITE": "bad-topology.toml"}, 2, "topology.conf"),
+    (["good.sh"], {"GSUB_SITE": "not-toml.toml"}, 2, "not-toml.toml"),
+    (["good.sh"], {"GSUB_SITE": "no-such.toml"}, 2, "no-such.toml"),
+    (["--dry-run", "--partition=nowhere", "good.sh"], {}, 1, "no such partition"),
+    (["--dry-run", "missing.sh"], {}, 2, "cannot read the script missing.sh"),
+]
+
+
+def test_one_clear_error_each(clean: Cluster, user: str | None, folder: Path) -> None:
+    for words, env, code, what in WRONG:
+        for extra in ([], ["--json"]) if "--json" not in words else ([],):
+            done = clean.run(["gsub", *extra, *words], user=user, cwd=folder, env=env)
+            said = f"{words} {env}: {done}"
+            assert done.returncode == code, said
+            lines = done.stderr.splitlines()
+            assert 1 < len(lines) <= 3, said
+            assert lines[0].startswith("gsub: ") and what in lines[0], said
+            if extra:
+                facts = json.loads(done.stdout)
+                assert what in facts["error"]["what"] and facts["exit_code"] == code, said
+            elif "--json" not in words:
+                assert not done.stdout, said
+            if "GSUB_SITE" in env:
+                assert "plain 'sbatch' works" in lines[2], said
+    assert not clean.run(["squeue", "-h"], check=True).stdout
+
+
+def test_no_slurm_on_this_machine(clean: Cluster, user: str | None, folder: Path) -> None:
+    shell = 'gsub=$(command -v gsub); PATH=/nonexistent; export PATH; "$gsub" "$@"'
+    done = clean.run(["sh", "-c", shell, "sh", "good.sh"], user=user, cwd=folder)
+    assert done.returncode == 2 and "cannot run sbatch" in done.stderr
+    status = clean.run(["sh", "-c", shell, "sh", "status"], user=user, cwd=folder)
+    assert status.returncode == 2 and len(status.stderr.splitlines()) <= 3
+
+
+def test_controller_down(clean: Cluster, user: str | None, folder: Path) -> None:
+    clean.stop("slurmctld")
+    try:
+        # side by side: each waits as long as Slurm's commands do before they give up
+        with ThreadPoolExecutor() as pool:
+            asked = [["gsub", "good.sh"], ["gsub", "status"], ["gsub", "watch", "1"]]
+            submit, status, watch = pool.map(
+                lambda argv: clean.run(argv, user=user, cwd=folder, timeout=120), asked
+            )
+    finally:
+        clean.start("slurmctld")
+    for done in (submit, status, watch):
+        assert done.returncode == 1, done
+        assert not done.stdout
+        lines = done.stderr.splitlines()
+        assert lines[0].startswith("gsub: ") and len(lines) <= 3, done
+        assert "Traceback" not in done.stderr
+    assert "out of reach" in submit.stderr
+    assert not clean.run(["squeue", "-h"], check=True).stdout
+    assert clean.run(["gsub", "-H", "good.sh"], user=user, cwd=folder).returncode == 0
