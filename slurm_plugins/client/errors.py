@@ -9,8 +9,6 @@ forgets a job MinJobAge seconds after its end).
 # ruff: noqa: N818  the names say what is the case, as in `except NoSuchJob`
 from __future__ import annotations
 
-from typing import ClassVar
-
 __all__ = [
     "NoSuchJob",
     "SlurmError",
@@ -20,6 +18,13 @@ __all__ = [
     "SlurmTimeout",
     "SlurmUnreachable",
 ]
+
+
+_SILENT = {
+    "slurmctld": "Slurm's controller (slurmctld) does not answer",
+    "slurmdbd": "Slurm's accounting (slurmdbd) does not answer",
+    "config": "this machine has no Slurm configuration (no slurm.conf, and no controller found by DNS)",
+}
 
 
 class SlurmError(Exception):
@@ -33,17 +38,11 @@ class SlurmUnreachable(SlurmError):
     ``detail`` is Slurm's own message.
     """
 
-    MEANING: ClassVar[dict[str, str]] = {
-        "slurmctld": "Slurm's controller (slurmctld) does not answer",
-        "slurmdbd": "Slurm's accounting (slurmdbd) does not answer",
-        "config": "this machine has no Slurm configuration (no slurm.conf, and no controller found by DNS)",
-    }
-
     def __init__(self, daemon: str, detail: str = "") -> None:
         self.daemon = daemon
         self.detail = detail
         super().__init__(
-            self.MEANING.get(daemon, f"{daemon} does not answer") + (f": {detail}" if detail else ".")
+            _SILENT.get(daemon, f"{daemon} does not answer") + (f": {detail}" if detail else ".")
         )
 
 

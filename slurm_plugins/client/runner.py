@@ -11,7 +11,6 @@ import re
 import selectors
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
@@ -25,7 +24,11 @@ from .errors import (
     SlurmUnreachable,
 )
 
-__all__ = ["Completed", "Runner", "check", "complaint", "reading_environment"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+__all__ = ["Completed", "Runner", "check", "complaint", "reading_environment", "run_command"]
 
 # A full queue of 100,000 jobs is about 100 MB of squeue's text; what is larger is not an answer.
 MAX_OUTPUT = 512 << 20
@@ -143,7 +146,7 @@ class Runner:
     ) -> None:
         self.env: Mapping[str, str] = dict(os.environ if env is None else env)
         self._timeout = timeout
-        self._run = run or _run
+        self._run = run or run_command
 
     def read(self, argv: Sequence[str], *, daemon: str = "slurmctld") -> Completed:
         """Run a command that only reads, in the pinned environment; its exit code is the caller's to judge."""
@@ -165,7 +168,7 @@ class Runner:
         )
 
 
-def _run(
+def run_command(
     argv: Sequence[str],
     *,
     env: Mapping[str, str],

@@ -12,6 +12,7 @@ from datetime import datetime
 
 from .resources import NO_HOSTS, NO_TRES, Hosts, Tres
 from .states import EXIT_ZERO, ExitStatus, JobFlag, JobState, NodeState
+from .submission import Submission
 
 __all__ = [
     "AccountingRecord",
@@ -302,18 +303,6 @@ class AccountingRecord:
     def shown_id(self) -> str:
         """The id as users write it, see `Job.shown_id`."""
         return _shown_id(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """What sbatch said. ``job_id`` is None when it was told to say nothing (``--quiet``) or only asked
-    (``--test-only``).
-    """
-
-    job_id: int | None
-    cluster: str | None = None
-    stdout: str = ""
-    stderr: str = ""
 
 
 @dataclass(frozen=True, slots=True)
