@@ -1,0 +1,1 @@
+"""Measurements that back the figures in the documents: one command each."""
