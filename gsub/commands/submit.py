@@ -71,9 +71,15 @@ def _submit(line: CommandLine, environ: Mapping[str, str], folder: str) -> int:
     if as_json:
         print_json(_facts(line, answer))
     elif watch and answer.submitted is not None:
+        job = answer.submitted
+        if job.cluster is not None:
+            raise UserError(
+                f"job {job.job_id} is submitted, but jobs of another cluster cannot be watched from here",
+                fix=f"squeue -M {job.cluster} -j {job.job_id}",
+            )
         from gsub.commands.watch import follow
 
-        return follow(str(answer.submitted.job_id), fresh=True)
+        return follow(str(job.job_id), fresh=True)
     return answer.returncode
 
 

@@ -292,6 +292,36 @@ def test_control_c_stops_the_watching_only(clean: Cluster, user: str | None, fol
     assert again.end() == 0
 
 
+def test_watching_outlives_a_restart_of_the_controller(
+    clean: Cluster, user: str | None, folder: Path
+) -> None:
+    clean.run(["touch", "wait"], user=user, cwd=folder, check=True)
+    terminal = Terminal(clean, user, folder, "--watch", "job.sh")
+    terminal.until("begin")
+    clean.stop("slurmctld")
+    try:
+        terminal.until("controller does not answer", 90)
+    finally:
+        clean.start("slurmctld")
+    clean.run(["rm", "wait"], user=user, cwd=folder, check=True)
+    terminal.until("COMPLETED")
+    assert terminal.end() == 0
+
+
+def test_a_requeued_job_is_watched_on(clean: Cluster, user: str | None, folder: Path) -> None:
+    clean.run(["touch", "wait"], user=user, cwd=folder, check=True)
+    terminal = Terminal(clean, user, folder, "--watch", "job.sh", "0", "attempt")
+    job = job_of(terminal.until("begin"))
+    clean.run(["scontrol", "requeue", job], user=user, cwd=folder, check=True)
+    terminal.until(r"PENDING.* \(restart 1\)")
+    clean.run(["rm", "wait"], user=user, cwd=folder, check=True)
+    # an operator's hand, so that the test need not sit out Slurm's requeue delay
+    clean.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=True)
+    terminal.until("COMPLETED", 60)
+    assert terminal.end() == 0
+    assert terminal.text.count("begin 0 attempt") == 2
+
+
 def test_output_cannot_steer_the_terminal(clean: Cluster, user: str | None, folder: Path) -> None:
     words = ("--watch", "-J", "\x1b[31mred", "--wrap", "printf '\\033]0;title\\007visible\\033[2J\\n'")
     terminal = Terminal(clean, user, folder, *words, NO_COLOR="1")
