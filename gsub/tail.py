@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Final, Literal
 
@@ -38,8 +39,8 @@ class Tail:
         except OSError:
             pass  # not there yet, or not to be read: lines() tries again
 
-    def lines(self, *, last: bool = False) -> list[str]:
-        """The lines that came since the last call; with `last` also one that has not ended."""
+    def lines(self) -> list[str]:
+        """The lines that came since the last call, of CHUNK bytes at most."""
         try:
             with self.path.open("rb") as file:
                 end = file.seek(0, 2)
@@ -52,14 +53,22 @@ class Tail:
         except OSError:
             chunk = b""
         *lines, self._partial = (self._partial + chunk).split(b"\n")
-        if self._partial and (last or len(self._partial) > CHUNK):
+        if len(self._partial) > CHUNK:
             lines.append(self._partial)
             self._partial = b""
         return [shown(line) for line in lines]
 
+    def rest(self) -> Iterator[str]:
+        """All that is left, also a last line that has no end."""
+        yield from self.lines()
+        while self._behind:
+            yield from self.lines()
+        if self._partial:
+            yield shown(self._partial)
+            self._partial = b""
+
     @property
-    def behind(self) -> bool:
-        """There is more to read at once."""
+    def _behind(self) -> bool:
         try:
             return self.path.stat().st_size > self._offset
         except OSError:

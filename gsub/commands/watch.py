@@ -175,15 +175,11 @@ class _Watcher:
         prefixed = len(self.parts) > 1
         for shown, part in self.parts.items():
             for tail in part.tails:
-                while True:
-                    lines = tail.lines(last=last)
-                    for line in lines:
-                        printed = True
-                        self.spinner.hide()
-                        text = harmless(line) if self.colour else line
-                        print(f"{shown}: {text}" if prefixed else text, flush=True)
-                    if not (lines and last and tail.behind):
-                        break
+                for line in tail.rest() if last else tail.lines():
+                    printed = True
+                    self.spinner.hide()
+                    text = harmless(line) if self.colour else line
+                    print(f"{shown}: {text}" if prefixed else text, flush=True)
         return printed
 
     def _sign_of_life(self) -> None:
@@ -215,6 +211,16 @@ def _tails(job: Job, *, attaching: bool) -> list[Tail]:
     """The output files of a job. Of a heterogeneous job only the first component has any."""
     if job.array_tasks is not None or (job.het_offset or 0) > 0:
         return []
-    begin: Begin = "end" if job.state.value == "PENDING" else "recent" if attaching else "start"
-    paths = dict.fromkeys(path for path in (job.stdout, job.stderr) if path and path != "/dev/null")
-    return [Tail(Path(path), begin) for path in paths]
+    paths = [Path(path) for path in dict.fromkeys((job.stdout, job.stderr)) if path and path != "/dev/null"]
+    return [Tail(path, _begin(job, path, attaching)) for path in paths]
+
+
+def _begin(job: Job, path: Path, attaching: bool) -> Begin:
+    if job.state.value == "PENDING":
+        return "end"
+    try:
+        # Of an earlier job, and not yet written anew: slurmctld says RUNNING before slurmd opens the file.
+        stale = job.start is not None and path.stat().st_mtime < job.start.timestamp()
+    except OSError:
+        stale = False
+    return "end" if stale else "recent" if attaching else "start"
