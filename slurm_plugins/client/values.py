@@ -296,8 +296,11 @@ class AccountingRecord:
 
     @property
     def ended(self) -> bool:
-        """This attempt is over (a REQUEUED one has ended; its job has not)."""
-        return self.state.ended or JobFlag.REQUEUED in self.flags
+        """This attempt is over, and its end and exit code are known (a REQUEUED one has ended; its job has not).
+
+        slurmdbd 22.05 shows a final state up to seconds before the end and the exit code that belong to it [measured].
+        """
+        return self.end is not None and (self.state.ended or JobFlag.REQUEUED in self.flags)
 
     @property
     def shown_id(self) -> str:
