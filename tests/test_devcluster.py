@@ -8,15 +8,17 @@ import pwd
 import re
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from site_configs.devcluster import Cluster, ClusterSpec, DevClusterError, config, supervisor
-from site_configs.devcluster.machine import alive, open_to_all, processes_with
-from site_configs.devcluster.spec import RELEASES, Paths
+from site_configs.devcluster import Cluster, ClusterSpec, DevClusterError, config, demo, supervisor
+from site_configs.devcluster.machine import alive, locked, open_to_all, processes_with
+from site_configs.devcluster.spec import RELEASES, Paths, state_home
 from site_configs.site import load_site
 
 REPOSITORY = Path(__file__).parents[1]
@@ -272,6 +274,141 @@ def test_a_killed_supervisor_is_swept_up_after(cluster):
     assert alive(daemons["slurmctld"])
     assert Cluster.down(name)
     assert not any(alive(pid) for pid in daemons.values())
+
+
+@pytest.fixture
+def state(monkeypatch):
+    """A state home of this test's own that all users may enter."""
+    with tempfile.TemporaryDirectory(prefix="gsub-", dir="/var/tmp") as folder:
+        Path(folder).chmod(0o755)
+        monkeypatch.setenv("GSUB_DEVCLUSTER_HOME", folder)
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../other", "precious/sub", "/etc"])
+def test_down_takes_no_path_for_a_name(state, name):
+    (state / "precious/sub").mkdir(parents=True)
+    done = subprocess.run([*DEVCLUSTER, "down", "--name", name], capture_output=True, text=True)
+    assert (done.returncode, "want a lower-case letter" in done.stderr) == (1, True)
+    assert (state / "precious/sub").is_dir()
+
+
+def test_a_folder_that_is_no_clusters_is_neither_removed_nor_used(state):
+    (state / "precious/sub").mkdir(parents=True)
+    with pytest.raises(DevClusterError, match="not the folder of a development cluster"):
+        Cluster.down("precious")
+    with pytest.raises(DevClusterError, match="holds other things"):
+        Cluster.up(ClusterSpec(name="precious"))
+    assert Cluster.names() == ()
+    assert (state / "precious/sub").is_dir()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"spec', '{"spec": {"a": 1}, "binds": null, "rootfs": "/", "port": 1}']
+)
+def test_a_damaged_cluster_is_told_and_can_be_removed(state, text):
+    (state / "x").mkdir()
+    (state / "x/cluster.json").write_text(text)
+    done = subprocess.run([*DEVCLUSTER, "status", "--name", "x"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "is damaged" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert Cluster.down("x")
+    assert list(state.iterdir()) == []  # nor a lock
+
+
+@pytest.mark.parametrize(
+    "options", [["--nodes", "0"], ["--name", "BAD"], ["--gpus", "99"], ["--slurm", "sid"]]
+)
+def test_wrong_usage_exits_2(options):
+    assert subprocess.run([*DEVCLUSTER, "up", *options], capture_output=True).returncode == 2
+
+
+def test_an_unfit_state_folder_is_refused_in_words(state, monkeypatch):
+    monkeypatch.setenv("GSUB_DEVCLUSTER_HOME", f"{state}/a b")
+    with pytest.raises(DevClusterError, match="no way to write such a path"):
+        Cluster.up(ClusterSpec(name="x"))
+    if os.geteuid() == 0:
+        (state / "private").mkdir(mode=0o700)
+        monkeypatch.setenv("GSUB_DEVCLUSTER_HOME", f"{state}/private/home")
+        with pytest.raises(DevClusterError, match="cannot enter a folder above it"):
+            Cluster.up(ClusterSpec(name="x"))
+
+
+def test_the_state_folder_is_known_by_its_real_path(state, monkeypatch):
+    (state / "real").mkdir()
+    (state / "link").symlink_to("real")
+    monkeypatch.setenv("GSUB_DEVCLUSTER_HOME", f"{state}/link")
+    assert state_home() == state / "real"
+    monkeypatch.setenv("GSUB_DEVCLUSTER_HOME", "")
+    assert state_home() != Path.cwd()
+
+
+def test_a_lock_that_was_removed_locks_again(tmp_path):
+    lock = tmp_path / "lock"
+    with locked(lock, remove=True):
+        assert lock.exists()
+    assert not lock.exists()
+    with locked(lock):
+        waiting = threading.Event()
+        seen = []
+
+        def second() -> None:
+            with locked(lock, waiting=waiting.set):
+                seen.append(lock.stat().st_ino)
+
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert waiting.wait(10)
+        lock.unlink()  # as `down` does, before it lets go
+    thread.join(10)
+    assert seen == [lock.stat().st_ino]
+
+
+def test_any_umask_will_do_and_daemons_that_ended_are_started_again(state):
+    line = [*DEVCLUSTER, "up", "--name", "x", "--nodes", "1", "--gpus", "1", "--no-accounting"]
+    env = {**os.environ, "PATH": "/usr/bin:/bin", "LANG": "C"}
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, umask=0o077, env=env)
+        assert done.returncode == 0, done.stderr
+        daemons = Cluster.find("x").daemons()
+        for name in ("munged", "slurmd-n1"):
+            os.kill(daemons[name], 9)
+        _wait(lambda: set(Cluster.find("x").daemons()) == {"slurmctld"})
+        done = subprocess.run(line, capture_output=True, text=True, env=env)
+        assert "starting munged again" in done.stderr
+        after = Cluster.find("x").daemons()
+        assert set(after) == set(daemons)
+        assert after["slurmctld"] == daemons["slurmctld"]
+        cluster = Cluster.find("x")
+        said = cluster.run(
+            ["srun", "--immediate=30", "true"], user=cluster.users[0] if cluster.users else None
+        )
+        assert said.returncode == 0, said.stderr
+    finally:
+        Cluster.down("x")
+
+
+@pytest.mark.root
+def test_no_user_is_let_into_the_database(cluster, user):
+    socket = cluster.paths.run / "mariadb/socket"
+    ways = [f"--socket={socket}"], ["--host=127.0.0.1", f"--port={cluster.ports.mariadb}"]
+    for way in ways:
+        done = cluster.run(["mariadb", "--no-defaults", "--user=root", *way, "-e", "SELECT 1"], user=user)
+        assert done.returncode != 0, way
+
+
+@pytest.mark.root
+def test_the_demo_follows_no_link_of_a_user(cluster, user, tmp_path):
+    """Root copies the example into the user's folder, where the user may have put a link to anywhere."""
+    (cluster.home(user) / "digits").symlink_to(tmp_path)
+    try:
+        with pytest.raises((DevClusterError, subprocess.CalledProcessError)):
+            demo._example(cluster, user)
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        (cluster.home(user) / "digits").unlink()
+    assert (demo._example(cluster, user) / "train.py").owner() == user
 
 
 @pytest.mark.root

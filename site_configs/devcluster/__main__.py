@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -12,7 +12,15 @@ from collections.abc import Callable
 import click
 
 from site_configs.devcluster.cluster import Cluster
-from site_configs.devcluster.spec import POLICIES, RELEASES, ClusterSpec, DevClusterError, Policy, Release
+from site_configs.devcluster.spec import (
+    POLICIES,
+    RELEASES,
+    ClusterSpec,
+    DevClusterError,
+    NotUpError,
+    Policy,
+    Release,
+)
 
 _name = click.option(
     "--name", default="dev", show_default=True, help="Which cluster; several stand side by side."
@@ -27,6 +35,11 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except DevClusterError as error:
+            click.echo(f"devcluster: {error}", err=True)
+            ctx.exit(error.exit_code)
+        except BrokenPipeError:
+            raise  # click's own business
+        except OSError as error:
             click.echo(f"devcluster: {error}", err=True)
             ctx.exit(1)
 
@@ -67,9 +80,17 @@ def up(  # noqa: PLR0917 - click passes them by name
 @click.option("--all", "everything", is_flag=True, help="Every cluster of this user.")
 def down(name: str, everything: bool) -> None:
     """End the cluster and remove its state; no process and no mount stays."""
+    failed = False
     for each in Cluster.names() if everything else (name,):
-        ended = Cluster.down(each)
+        try:
+            ended = Cluster.down(each)
+        except (DevClusterError, OSError) as error:
+            # the others are ended all the same
+            click.echo(f"devcluster: {error}", err=True)
+            failed = True
+            continue
         click.echo(f"cluster {each!r} is down" if ended else f"there is no cluster {each!r}")
+    sys.exit(1 if failed else 0)
 
 
 @main.command()
@@ -79,7 +100,7 @@ def status(name: str, as_json: bool) -> None:
     """Say what runs; exit 1 when the cluster is not up."""
     try:
         facts = Cluster.find(name).status()
-    except DevClusterError:
+    except NotUpError:
         facts = {"name": name, "up": False}
     if as_json:
         click.echo(json.dumps(facts, indent=1))
@@ -113,7 +134,9 @@ def env(name: str) -> None:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(name: str, user: str | None, command: tuple[str, ...]) -> None:
     """Run COMMAND inside the cluster's environment, chroot included; its exit code is ours."""
-    Cluster.find(name).exec(command, user=user)
+    cluster = Cluster.find(name)
+    cluster.say = lambda text: click.echo(f"devcluster: {text}", err=True)
+    cluster.exec(command, user=user)
 
 
 def _progress() -> Callable[[str], None]:
@@ -126,6 +149,8 @@ def _progress() -> Callable[[str], None]:
 
 
 if __name__ == "__main__":
-    # A cluster must not depend on the caller's umask: its users read what we write.
-    os.umask(0o022)
+    # What ends a command must let it clean up, as Ctrl-C does: a half-made cluster is taken down again.
+    for sig in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(sig) is signal.SIG_DFL:  # nohup has SIGHUP ignored
+            signal.signal(sig, lambda number, _: sys.exit(128 + number))
     main(prog_name="python -m site_configs.devcluster")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -43,8 +44,11 @@ def mariadb_argv(paths: Paths, ports: Ports, user: str) -> list[str]:
 
 def initialise(run: Run, paths: Paths, user: str) -> None:
     """Make the database's system tables, once a cluster."""
-    if (paths.root / "spool/mariadb/mysql").exists():
+    made = paths.root / "spool/mariadb.made"
+    if made.exists():
         return
+    for half in (paths.root / "spool/mariadb").iterdir():  # of an `up` that was interrupted
+        shutil.rmtree(half) if half.is_dir() else half.unlink()
     done = run(
         [
             "mariadb-install-db",
@@ -59,6 +63,7 @@ def initialise(run: Run, paths: Paths, user: str) -> None:
     )
     if done.returncode:
         raise DevClusterError(f"MariaDB could not be initialised:\n{_tail(done)}")
+    made.touch()
 
 
 def grant(run: Run, paths: Paths, password: str) -> None:
@@ -69,6 +74,8 @@ def grant(run: Run, paths: Paths, password: str) -> None:
     """
     # The password is ours, of [0-9a-f] only: nothing to quote.
     sql = (
+        # made without a password, and any user of this machine may connect to a port
+        "DROP USER IF EXISTS root@'127.0.0.1', root@'::1'; "
         "CREATE DATABASE IF NOT EXISTS slurm_acct_db; "
         f"CREATE USER IF NOT EXISTS slurm@'127.0.0.1' IDENTIFIED BY '{password}'; "
         f"ALTER USER slurm@'127.0.0.1' IDENTIFIED BY '{password}'; "

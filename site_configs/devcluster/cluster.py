@@ -17,33 +17,39 @@ from pathlib import Path
 from typing import Any, Final
 
 from site_configs.devcluster import accounting, config, daemons, pythonenv, rootfs, supervisor
+from site_configs.devcluster.folder import MARKER, check_place, is_ours, shut
 from site_configs.devcluster.machine import (
+    SYSTEM_PATH,
     User,
-    alive,
     device_file,
     free_ports,
     give,
     locked,
     machine_user,
+    may_enter,
     me,
-    open_to_all,
-    processes_with,
+    settled,
 )
 from site_configs.devcluster.rootfs import Rootfs, Say
 from site_configs.devcluster.spec import (
     ClusterSpec,
     DevClusterError,
+    NotUpError,
     Paths,
+    WrongSpecError,
     cache_home,
+    cluster_folder,
     lock_file,
     state_home,
 )
 
 USERS: Final = ("user1", "user2")
 READY_S: Final = 60.0
-MARKER: Final = "GSUB_DEVCLUSTER"
 KNOWN_MAJORS: Final = ("22.05", "24.11", "26.05")
-_SYSTEM_PATH: Final = "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# After a restart over old state a job may still be on the books, until slurmctld finds that it is gone.
+_ANSWERING: Final = frozenset({"idle", "mix", "alloc", "comp"})
+# MariaDB's root has no password: who reaches the socket is root there.
+_PRIVATE: Final = ("run/mariadb", "spool/mariadb")
 
 
 @dataclass(slots=True)
@@ -68,7 +74,8 @@ class Cluster:
         DevClusterError: something is missing that cannot be installed, the name is taken by a cluster of another
             shape, or a daemon did not come up (with the end of its log).
         """
-        with locked(lock_file(spec.name)):
+        waiting = f"waiting for another up or down of cluster {spec.name!r}"
+        with settled(), locked(lock_file(spec.name), waiting=lambda: say(waiting)):
             found = cls._read(spec.name)
             if found is not None and found.is_up():
                 if found.spec != spec:
@@ -78,14 +85,18 @@ class Cluster:
                     )
                 found.say = say
                 pythonenv.install(found.rootfs, found.paths, say=say)
+                found._heal()
                 return found
             if found is not None:
-                found._sweep()
+                shut(found.paths)
+                if found.spec.slurm != spec.slurm:
+                    # what a newer Slurm or MariaDB wrote an older one refuses
+                    shutil.rmtree(found.paths.root / "spool", ignore_errors=True)
             cluster = cls._make(spec, say)
             try:
                 cluster._start()
             except BaseException:
-                cluster._shut()
+                shut(cluster.paths)
                 raise
             return cluster
 
@@ -99,25 +110,36 @@ class Cluster:
         """
         cluster = cls._read(name)
         if cluster is None or not cluster.is_up():
-            raise DevClusterError(f"no development cluster {name!r} is up: start it with `up --name {name}`")
+            raise NotUpError(f"no development cluster {name!r} is up: start it with `up --name {name}`")
         return cluster
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
         """Every cluster of this user that left something on disk, up or not."""
-        return tuple(sorted(p.parent.name for p in state_home().glob("*/cluster.json")))
+        return tuple(sorted(p.name for p in state_home().glob("[a-z]*") if is_ours(Paths(p))))
 
     @classmethod
     def down(cls, name: str) -> bool:
-        """End the cluster and remove its folder; whether there was one. Leaves no process and no mount."""
-        with locked(lock_file(name)):
-            cluster = cls._read(name)
-            root = state_home() / name
-            if cluster is None and not root.exists():
+        """End the cluster and remove its folder; whether there was one. Leaves no process and no mount.
+
+        Needs nothing of what the folder says: a damaged cluster goes too.
+
+        Raises
+        ------
+        DevClusterError: the name is none, the folder is not a cluster's, or a process cannot be ended.
+        """
+        paths = Paths(cluster_folder(name))
+        if not paths.root.exists():
+            return False
+        if not is_ours(paths):
+            raise DevClusterError(
+                f"{paths.root} is not the folder of a development cluster: it stays as it is"
+            )
+        with locked(lock_file(name), remove=True):
+            if not paths.root.exists():
                 return False
-            if cluster is not None:
-                cluster._shut()
-            shutil.rmtree(root)
+            shut(paths)
+            shutil.rmtree(paths.root)
             return True
 
     def is_up(self) -> bool:
@@ -156,7 +178,7 @@ class Cluster:
     def env(self) -> dict[str, str]:
         """The variables that make a shell part of the cluster."""
         return {
-            "PATH": f"{self.paths.venv}/bin:{_SYSTEM_PATH}",
+            "PATH": f"{self.paths.venv}/bin:{SYSTEM_PATH}",
             "SLURM_CONF": str(self.paths.slurm_conf),
             "LD_LIBRARY_PATH": str(self.paths.lib),
             "GSUB_SITE": str(self.paths.site),
@@ -220,15 +242,19 @@ class Cluster:
         )
 
     def exec(self, argv: Sequence[str], *, user: str | None = None) -> None:
-        """Become the command, in the caller's terminal, folder and locale. Does not return."""
-        cwd = Path.cwd()
-        if user and user != me() and not open_to_all(cwd):
+        """Become the command, in the caller's terminal, and folder where the user may enter it. Does not return."""
+        who = self._user(user or me())
+        try:
+            cwd = Path.cwd()
+            stays = may_enter(cwd, who) and self.rootfs.sees(cwd)
+        except OSError:  # it was removed, or lies where even the caller cannot look
+            stays = False
+        if not stays:
             cwd = self.home(user)
             os.chdir(cwd)
+            self.say(f"{who.name} cannot enter this folder inside the cluster: running in {cwd}")
         kept = {
-            k: v
-            for k, v in os.environ.items()
-            if k in ("TERM", "LANG", "NO_COLOR", "COLUMNS", "LINES", "COLORTERM")
+            k: v for k, v in os.environ.items() if k in ("TERM", "NO_COLOR", "COLUMNS", "LINES", "COLORTERM")
         }
         line = self.argv(argv, user=user, cwd=cwd)
         env = kept | self._environment(user)
@@ -236,6 +262,9 @@ class Cluster:
         found = shutil.which(line[0], path=env["PATH"])
         if found is None:
             raise DevClusterError(f"{line[0]}: no such command in cluster {self.spec.name!r}")
+        # Python ignores these two, and the command would inherit that
+        for sig in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(sig, signal.SIG_DFL)
         os.execve(found, line, env)  # noqa: S606 - no shell is the point
 
     def stop(self, name: str) -> None:
@@ -249,6 +278,8 @@ class Cluster:
             self._await("the controller", self._controller_up, "slurmctld")
         elif name == "slurmdbd":
             self._await("the accounting daemon", self._accounting_up, "slurmdbd")
+        elif name == "mariadbd":
+            self._await("MariaDB", self._database_up, "mariadbd")
 
     def clean(self, *, timeout: float = 60) -> None:
         """Cancel every job and wait until the queue is empty and the nodes idle again."""
@@ -292,20 +323,24 @@ class Cluster:
 
     @classmethod
     def _read(cls, name: str) -> Cluster | None:
-        paths = Paths((state_home() / name).resolve())
+        paths = Paths(cluster_folder(name))
         try:
             kept = json.loads(paths.spec.read_text())
+            spec = ClusterSpec(**kept["spec"])
+            binds = Path(kept["binds"]) if kept["binds"] else None
+            files = Rootfs(spec.slurm, Path(kept["rootfs"]), binds)
+            return cls(spec, paths, config.Ports(int(kept["port"])), files)
         except FileNotFoundError:
             return None
-        except ValueError as error:
-            raise DevClusterError(f"{paths.spec} is damaged ({error}): remove {paths.root}") from error
-        binds = Path(kept["binds"]) if kept["binds"] else None
-        files = Rootfs(kept["spec"]["slurm"], Path(kept["rootfs"]), binds)
-        return cls(ClusterSpec(**kept["spec"]), paths, config.Ports(kept["port"]), files)
+        except (ValueError, LookupError, TypeError, WrongSpecError) as error:
+            raise DevClusterError(
+                f"{paths.spec} is damaged ({error}).\n`down --name {name}` ends what runs of it and removes it"
+            ) from error
 
     @classmethod
     def _make(cls, spec: ClusterSpec, say: Say) -> Cluster:
-        paths = Paths(state_home() / spec.name)
+        paths = Paths(cluster_folder(spec.name))
+        check_place(paths)
         if len(str(paths.munge_socket)) > 100:
             raise DevClusterError(
                 f"{paths.root}: too long a path for a Unix socket; set GSUB_DEVCLUSTER_HOME to a shorter one"
@@ -323,6 +358,7 @@ class Cluster:
         ):
             path.mkdir(parents=True, exist_ok=True)
             path.chmod(0o755)
+            paths.tag.touch()
         users = [machine_user(name) for name in USERS] if os.geteuid() == 0 else []
         visible = [state_home(), *([] if files.is_chroot else [cache_home()])]
         files = rootfs.write_binds(files, visible, users, paths.etc)
@@ -339,7 +375,10 @@ class Cluster:
             "rootfs": str(self.rootfs.root),
             "binds": str(self.rootfs.binds) if self.rootfs.binds else None,
         }
-        self.paths.spec.write_text(json.dumps(kept, indent=1))
+        # At once: an `up` that is killed here leaves no half of it.
+        fresh = self.paths.spec.with_suffix(".new")
+        fresh.write_text(json.dumps(kept, indent=1))
+        fresh.replace(self.paths.spec)
 
     def _identity(self) -> config.Identity:
         name = socket.gethostname().partition(".")[0]
@@ -366,7 +405,7 @@ class Cluster:
         pythonenv.install(self.rootfs, self.paths, say=self.say)
 
     def _host_is_2205(self) -> bool:
-        said = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, env={"PATH": _SYSTEM_PATH})
+        said = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, env={"PATH": SYSTEM_PATH})
         return said.stdout.startswith("slurm-wlm 22.05") or " 22.05" in said.stdout
 
     def _folders(self) -> None:
@@ -375,11 +414,12 @@ class Cluster:
         munge = self._daemon_user("munge")
         owners = {"spool/slurmctld": slurm, "munge": munge}
         if self.spec.accounting:
-            owners |= dict.fromkeys(("run/mariadb", "spool/mariadb"), self._daemon_user("mysql"))
+            owners |= dict.fromkeys(_PRIVATE, self._daemon_user("mysql"))
         owners |= {f"spool/{node}": root for node in self.spec.node_names}
         for name, owner in owners.items():
             folder = self.paths.root / name
             folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o700 if name in _PRIVATE else 0o755)
             give(folder, owner)
         for folder in (self.paths.log, self.paths.run):
             give(folder, slurm)
@@ -433,11 +473,21 @@ class Cluster:
         self._await("the controller", self._controller_up, "slurmctld")
         for node in self.spec.node_names:
             self._launch(f"slurmd-{node}")
-        self._await("the nodes", self._nodes_idle, f"slurmd-{self.spec.node_names[-1]}")
+        self._await("the nodes", self._nodes_answer, f"slurmd-{self.spec.node_names[-1]}")
         if not self.version.startswith(KNOWN_MAJORS):
             self.say(
                 f"warning: Slurm {self.version} is not one that gsub was tested with ({', '.join(KNOWN_MAJORS)})"
             )
+
+    def _heal(self) -> None:
+        """Start the daemons again that have ended; those that run are left alone."""
+        names = ["munged", *(("mariadbd", "slurmdbd") if self.spec.accounting else ())]
+        names += [f"slurmd-{node}" for node in self.spec.node_names]
+        running = self.daemons()
+        for name in names:
+            if name not in running:
+                self.say(f"starting {name} again, which had ended")
+                self.start(name)
 
     def _start_accounting(self) -> None:
         self.say("starting MariaDB and slurmdbd")
@@ -461,7 +511,7 @@ class Cluster:
             name=name,
             argv=self.rootfs.argv(argv, user=self._daemon_user(user)),
             env={
-                "PATH": _SYSTEM_PATH,
+                "PATH": SYSTEM_PATH,
                 "LANG": "C.UTF-8",
                 "SLURM_CONF": str(self.paths.slurm_conf),
                 MARKER: str(self.paths.root),
@@ -473,9 +523,10 @@ class Cluster:
         done = self.run(["scontrol", "ping"], timeout=15)
         return done.returncode == 0 and " UP" in done.stdout
 
-    def _nodes_idle(self) -> bool:
+    def _nodes_answer(self) -> bool:
         done = self.run(["sinfo", "-h", "-N", "-p", "gpu", "-o", "%t"], timeout=15)
-        return done.stdout.split() == ["idle"] * self.spec.nodes
+        states = done.stdout.split()  # a '*' marks a node that does not answer
+        return len(states) == self.spec.nodes and set(states) <= _ANSWERING
 
     def _database_up(self) -> bool:
         ping = [
@@ -516,30 +567,10 @@ class Cluster:
     def _ask(self, **command: Any) -> dict[str, Any]:  # noqa: ANN401
         try:
             return supervisor.ask(self.paths.supervisor_socket, **command)
-        except OSError as error:
+        except (OSError, RuntimeError, ValueError) as error:
             raise DevClusterError(
-                f"the supervisor of cluster {self.spec.name!r} does not answer: {error}"
+                f"the supervisor of cluster {self.spec.name!r} did not do it: {error}"
             ) from error
-
-    def _shut(self) -> None:
-        with contextlib.suppress(OSError, RuntimeError, KeyError):
-            pid = supervisor.ask(self.paths.supervisor_socket, op="shutdown")["supervisor"]
-            deadline = time.monotonic() + 60
-            while alive(pid) and time.monotonic() < deadline:
-                time.sleep(0.05)
-        self._sweep()
-
-    def _sweep(self) -> None:
-        """End what a killed supervisor left behind: every process that carries this cluster's mark."""
-        mark = f"{MARKER}={self.paths.root}".encode()
-        for _ in range(50):
-            left = [pid for pid in processes_with(mark) if pid != os.getpid()]
-            if not left:
-                return
-            for pid in {*left, *(child for one in left for child in supervisor.descendants(one))}:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.1)
 
     # --- who ------------------------------------------------------------------------------------------------------
 

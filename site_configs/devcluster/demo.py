@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -71,11 +70,7 @@ def main() -> int:
     cluster = Cluster.up(ClusterSpec(), say=lambda text: print(f"  {text}", flush=True))
     print(f"Slurm {cluster.version} is up: {cluster.spec.nodes} nodes x {cluster.spec.gpus} GPUs\n")
     user = cluster.users[0] if cluster.users else None
-    folder = cluster.home(user) / "digits"
-    shutil.copytree(EXAMPLE, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for path in (folder, *folder.iterdir()):
-        if user:
-            shutil.chown(path, user, user)
+    folder = _example(cluster, user)
     with _samplers(cluster) as samplers:
         print(f"{user or 'you'}$ gsub --watch train.sh", flush=True)
         job, output = _submit(cluster, folder, user)
@@ -87,6 +82,18 @@ def main() -> int:
     )
     print(f"  .venv/bin/python -m site_configs.devcluster run {f'--user {user} ' if user else ''}-- bash")
     return 0
+
+
+def _example(cluster: Cluster, user: str | None) -> Path:
+    """Give the user a copy of the example. The user writes it: in a folder of theirs, root would follow their links."""
+    folder = cluster.home(user) / "digits"
+    cluster.run(["mkdir", "-p", str(folder)], user=user, check=True)
+    for source in sorted(path for path in EXAMPLE.iterdir() if path.is_file()):
+        target = str(folder / source.name)
+        # a new file, so that nobody's link is followed and no earlier owner keeps it
+        script = 'rm -f "$0" && cat > "$0"'
+        cluster.run(["sh", "-c", script, target], user=user, input=source.read_text(), check=True)
+    return folder
 
 
 def _submit(cluster: Cluster, folder: Path, user: str | None) -> tuple[str, str]:
@@ -155,6 +162,9 @@ def _shown(value: float | None, form: str, unit: str, scale: float = 1.0) -> str
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except DevClusterError as error:
+    except (DevClusterError, OSError) as error:
         print(f"demo: {error}", file=sys.stderr)
         sys.exit(1)
+    except KeyboardInterrupt:
+        print("\ndemo: interrupted; `make cluster-down` ends what is up, jobs included", file=sys.stderr)
+        sys.exit(130)

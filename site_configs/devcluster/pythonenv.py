@@ -36,8 +36,12 @@ def install(rootfs: Rootfs, paths: Paths, *, say: Say) -> None:
             shutil.copytree(
                 REPOSITORY / package, fresh / package, ignore=shutil.ignore_patterns("__pycache__")
             )
-    shutil.rmtree(paths.src, ignore_errors=True)
+    stale = paths.root / "src.old"
+    shutil.rmtree(stale, ignore_errors=True)
+    if paths.src.exists():
+        paths.src.rename(stale)
     fresh.rename(paths.src)
+    shutil.rmtree(stale, ignore_errors=True)
     outside = rootfs.root / deps.relative_to("/") if rootfs.is_chroot else deps
     library = next(outside.glob("lib/python3.*/site-packages"))
     bin_ = paths.venv / "bin"

@@ -64,6 +64,13 @@ class Rootfs:
         enter = ["sh", str(_ENTER), str(self.root), str(self.binds), str(cwd or "/")]
         return ["unshare", "--mount", "--propagation", "private", "--", *enter, *line]
 
+    def sees(self, folder: Path) -> bool:
+        """Whether commands here find `folder`, where the machine has it."""
+        if self.binds is None:
+            return True
+        targets = (Path(line.split()[1]) for line in self.binds.read_text().splitlines())
+        return any(folder.is_relative_to(target) for target in targets)
+
     def user(self, name: str) -> User:
         """Look a user up in this file system's own table, where ids may differ from the machine's."""
         table = self.root / "etc/passwd"
@@ -133,6 +140,8 @@ def install_packages(names: Sequence[str], *, say: Say) -> None:
 
 
 def _installed(package: str) -> bool:
+    if shutil.which("dpkg-query") is None:
+        return False
     done = subprocess.run(
         ["dpkg-query", "-W", "-f", "${db:Status-Status}", package], capture_output=True, text=True
     )

@@ -27,6 +27,32 @@ _NAME = re.compile(r"[a-z][a-z0-9-]{0,23}")
 class DevClusterError(Exception):
     """The development cluster cannot do what was asked; the message says why and what to do."""
 
+    exit_code = 1
+
+
+class NotUpError(DevClusterError):
+    """There is no such cluster, or it is not up."""
+
+
+class WrongSpecError(DevClusterError):
+    """What was asked for makes no sense: wrong usage."""
+
+    exit_code = 2
+
+
+def check_name(name: str) -> str:
+    """The name of a cluster, which is its folder's too; nothing else may become a path.
+
+    Raises
+    ------
+    WrongSpecError: it is no name.
+    """
+    if not _NAME.fullmatch(name):
+        raise WrongSpecError(
+            f"cluster name {name!r}: want a lower-case letter, then up to 23 letters, digits or '-'"
+        )
+    return name
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
@@ -49,18 +75,15 @@ class ClusterSpec:
     accounting: bool = True
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise DevClusterError(
-                f"cluster name {self.name!r}: want a lower-case letter, then up to 23 letters, digits or '-'"
-            )
+        check_name(self.name)
         if not 1 <= self.nodes <= 64:
-            raise DevClusterError(f"{self.nodes} nodes: want 1 to 64 (each is a slurmd on this machine)")
+            raise WrongSpecError(f"{self.nodes} nodes: want 1 to 64 (each is a slurmd on this machine)")
         if not 1 <= self.gpus <= 16:
-            raise DevClusterError(f"{self.gpus} GPUs a node: want 1 to 16")
+            raise WrongSpecError(f"{self.gpus} GPUs a node: want 1 to 16")
         if self.slurm not in RELEASES:
-            raise DevClusterError(f"release {self.slurm!r}: want one of {', '.join(RELEASES)}")
+            raise WrongSpecError(f"release {self.slurm!r}: want one of {', '.join(RELEASES)}")
         if self.policy not in POLICIES:
-            raise DevClusterError(f"policy {self.policy!r}: want one of {', '.join(POLICIES)}")
+            raise WrongSpecError(f"policy {self.policy!r}: want one of {', '.join(POLICIES)}")
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -88,13 +111,26 @@ class ClusterSpec:
 def state_home() -> Path:
     """The folder that holds every development cluster of this user.
 
-    As root it is readable by all, since the cluster's ordinary users work in it.
+    As root it is readable by all, since the cluster's ordinary users work in it. Without links, since processes are
+    found again by this path in their environment.
     """
-    if "GSUB_DEVCLUSTER_HOME" in os.environ:
-        return Path(os.environ["GSUB_DEVCLUSTER_HOME"]).absolute()
+    chosen = os.environ.get("GSUB_DEVCLUSTER_HOME")
+    if chosen:
+        return Path(chosen).resolve()
     if os.geteuid() == 0:
-        return Path("/var/lib/gsub-devcluster")
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "gsub-devcluster"
+        return Path("/var/lib/gsub-devcluster").resolve()
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
+    return (state / "gsub-devcluster").resolve()
+
+
+def cluster_folder(name: str) -> Path:
+    """The folder of cluster `name`.
+
+    Raises
+    ------
+    WrongSpecError: it is no name.
+    """
+    return state_home() / check_name(name)
 
 
 def cache_home() -> Path:
@@ -184,6 +220,11 @@ class Paths:
     def supervisor_socket(self) -> Path:
         """Where the supervisor takes commands (mode 0600)."""
         return self.root / "supervisor.sock"
+
+    @property
+    def tag(self) -> Path:
+        """Says that the folder is ours to remove; the first file in it."""
+        return self.root / ".devcluster"
 
     @property
     def spec(self) -> Path:

@@ -35,7 +35,9 @@ class Daemons:
         self.reap()
         if name in self.running:
             return self.running[name]
-        with Path(log).open("ab") as out:
+        # The folder of logs belongs to a daemon's user, and we may be root: follow no link that lies there.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+        with os.fdopen(os.open(log, flags, 0o644), "ab") as out:
             child = subprocess.Popen(
                 argv,
                 env=env,
@@ -152,7 +154,7 @@ def serve(path: Path) -> None:
                 try:
                     if _answer(daemons, peer):
                         stop = True  # never `stop |=`: a signal may set it meanwhile
-                except (OSError, ValueError, KeyError) as error:
+                except (OSError, ValueError, LookupError, TypeError) as error:
                     _send(peer, {"error": f"{type(error).__name__}: {error}"})
         daemons.end()
         path.unlink(missing_ok=True)
