@@ -335,6 +335,21 @@ def test_an_unfit_state_folder_is_refused_in_words(state, monkeypatch):
             Cluster.up(ClusterSpec(name="x"))
 
 
+@pytest.mark.root
+def test_a_full_disk_is_told_in_a_line(state):
+    up = f"{sys.executable} -m site_configs.devcluster up --name x --nodes 1 --no-accounting"
+    script = f"mount -t tmpfs -o size=600k,mode=755 none {state} && {up}"
+    done = subprocess.run(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", script],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+    )
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr
+    assert len(done.stderr.splitlines()) < 6
+
+
 def test_the_state_folder_is_known_by_its_real_path(state, monkeypatch):
     (state / "real").mkdir()
     (state / "link").symlink_to("real")

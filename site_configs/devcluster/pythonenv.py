@@ -33,9 +33,7 @@ def install(rootfs: Rootfs, paths: Paths, *, say: Say) -> None:
     shutil.rmtree(fresh, ignore_errors=True)
     for package in PACKAGES:
         if (REPOSITORY / package).is_dir():
-            shutil.copytree(
-                REPOSITORY / package, fresh / package, ignore=shutil.ignore_patterns("__pycache__")
-            )
+            _copy(REPOSITORY / package, fresh / package)
     stale = paths.root / "src.old"
     shutil.rmtree(stale, ignore_errors=True)
     if paths.src.exists():
@@ -61,6 +59,14 @@ def install(rootfs: Rootfs, paths: Paths, *, say: Say) -> None:
         for name in (*folders, *files):
             path = Path(root, name)
             path.chmod(path.stat().st_mode | stat.S_IROTH | (stat.S_IXOTH if path.is_dir() else 0))
+
+
+def _copy(source: Path, target: Path) -> None:
+    try:
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    except shutil.Error as error:
+        # one entry a file; a full disk fails all of them alike
+        raise DevClusterError(f"{source} could not be copied: {error.args[0][0][2]}") from None
 
 
 def python_packages(rootfs: Rootfs, *, say: Say) -> Path:
