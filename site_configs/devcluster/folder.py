@@ -59,7 +59,7 @@ def _sweep(paths: Paths) -> None:
         left = {pid for pid in left if alive(pid)}
         if not left:
             return
-        for pid in {*left, *(child for one in left for child in supervisor.descendants(one))}:
+        for pid in {*left, *supervisor.descendants(*left)}:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.1)

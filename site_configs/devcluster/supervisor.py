@@ -97,8 +97,8 @@ class Daemons:
         return True
 
 
-def descendants(of: int) -> tuple[int, ...]:
-    """All live processes below `of`, from /proc."""
+def descendants(*of: int) -> tuple[int, ...]:
+    """All live processes below those in `of`, from one look at /proc."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -108,7 +108,7 @@ def descendants(of: int) -> tuple[int, ...]:
             except (OSError, IndexError, ValueError):
                 continue
     found: list[int] = []
-    layer = {of}
+    layer = {*of}
     while layer:
         layer = {pid for pid, parent in parents.items() if parent in layer}
         found += layer
