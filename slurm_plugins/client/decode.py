@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 from . import parse
@@ -49,7 +50,8 @@ def job(row: Row) -> Job:
     path_fields = _path_fields(
         identity, array_job_id, task, name=row["name"], user=row["user"], node=batch_host
     )
-    stdout = _output(get("stdout", ""), array=array, fields=path_fields, work_dir=work_dir)
+    output = partial(_output, identity=identity, array=array, fields=path_fields, work_dir=work_dir)
+    stdout = output(get("stdout", ""))
     switches = parse.count(get("switches", ""))
     return Job(
         id=identity,
@@ -114,9 +116,7 @@ def job(row: Row) -> Job:
         work_dir=work_dir,
         stdout=stdout,
         # sbatch(1): without --error both streams go to the same file
-        stderr=_output(get("stderr", ""), array=array, fields=path_fields, work_dir=work_dir)
-        if _said(row, "stderr")
-        else stdout,
+        stderr=output(get("stderr", "")) if _said(row, "stderr") else stdout,
     )
 
 
@@ -144,10 +144,20 @@ def _said(row: Row, name: str) -> bool:
 
 
 def _output(
-    pattern: str, *, array: bool, fields: Mapping[str, str | int | None], work_dir: str | None
+    pattern: str,
+    *,
+    identity: int,
+    array: bool,
+    fields: Mapping[str, str | int | None],
+    work_dir: str | None,
 ) -> str | None:
     default = "slurm-%A_%a.out" if array else "slurm-%j.out"
-    return parse.expand_path(parse.text(pattern) or default, fields, work_dir)
+    said = parse.text(pattern)
+    # squeue 22.05 fills in the default itself, and for an array task that of a job that is none [measured]; what a
+    # user asked for stays a pattern there.
+    if array and said in (name := f"slurm-{identity}.out", f"{(work_dir or '').rstrip('/')}/{name}"):
+        said = None
+    return parse.expand_path(said or default, fields, work_dir)
 
 
 def _flag(value: str) -> bool | None:

@@ -259,6 +259,14 @@ def test_watch_an_array_and_one_of_its_tasks(gsub):
     assert f"job {job}_2 COMPLETED" in one.stdout and f"{job}_1" not in one.stdout
 
 
+def test_the_output_of_one_task_is_found_under_its_default_name(gsub):
+    """squeue 22.05 shows slurm-JOBID.out where the file is slurm-ARRAY_TASK.out."""
+    job = job_of(gsub("-a", "3,4", "--wrap", "sleep 1; echo this is $SLURM_ARRAY_TASK_ID; sleep 5").stdout)
+    done = gsub("watch", f"{job}_3")
+    assert done.returncode == 0
+    assert "this is 3\n" in done.stdout and "this is 4" not in done.stdout
+
+
 def test_watch_a_heterogeneous_job(gsub):
     done = gsub("--watch", "-N1", ":", "-N2", "job.sh")
     job = job_of(done.stdout)
