@@ -5,6 +5,7 @@ Nothing is imported here that the way to `sbatch` does not need; click comes wit
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -20,13 +21,18 @@ COMMANDS: Final = {
 """The commands; each is a module of `gsub.commands` with a click command of its name."""
 
 DEBUG: Final = "--debug"
+# A full disk, a quota, a file that may grow no more, a terminal that has gone
+_CANNOT_WRITE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `gsub`; returns the exit code (the console script hands it to the shell)."""
     words = list(sys.argv[1:] if argv is None else argv)
+    _open_streams()
     try:
-        return _dispatch(words)
+        code = _dispatch(words)
+        sys.stdout.flush()  # here, where it can be told; at exit Python would tell it in its own way
+        return code
     except UserError as error:
         print("\n".join(error.lines()), file=sys.stderr)
         return error.exit_code
@@ -34,17 +40,41 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # `gsub status | head`: whoever read us has had enough; spare them Python's complaint at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_stdout()  # `gsub status | head`: whoever read us has had enough
         return FAILED
     except Exception as error:  # the one place that decides who sees a traceback
         if DEBUG in words:
             raise
+        if isinstance(error, OSError) and error.errno in _CANNOT_WRITE:
+            _give_up_stdout()
+            print(f"gsub: cannot write the answer: {error.strerror}", file=sys.stderr)
+            return FAILED
         from gsub.term import one_line
 
         print(f"gsub: internal error: {one_line(f'{type(error).__name__}: {error}')}", file=sys.stderr)
         print(f"  try: the same with {DEBUG} first, and report what it prints", file=sys.stderr)
         return FAILED
+
+
+def _open_streams() -> None:
+    """Put /dev/null where we were started without standard output or error (`>&-`).
+
+    Else the next file or pipe that is opened would take the place, and `print` to no standard error goes to output.
+    """
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_WRONLY)
+            if opened != descriptor:
+                os.dup2(opened, descriptor)
+                os.close(opened)
+            setattr(sys, name, os.fdopen(descriptor, "w", closefd=False))
+
+
+def _give_up_stdout() -> None:
+    """Spare the user Python's complaint at exit about what could not be written."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
 
 
 def _dispatch(words: list[str]) -> int:
@@ -63,7 +93,7 @@ def _dispatch(words: list[str]) -> int:
     if first == DEBUG and rest and rest[0] in COMMANDS:
         first, rest = rest[0], rest[1:]
     # A script of that name is meant, if there is one.
-    if first in COMMANDS and not os.path.exists(first):  # noqa: PTH110 - pathlib costs more than the answer
+    if first in COMMANDS and not os.path.isfile(first):  # noqa: PTH113 - pathlib costs more than the answer
         from gsub.commands import run_command
 
         return run_command(first, rest)

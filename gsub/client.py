@@ -15,7 +15,7 @@ from gsub.site import Slurm, check_site
 if TYPE_CHECKING:
     from slurm_plugins.client.protocol import SlurmClient
 
-_JOB: Final = re.compile(r"[1-9]\d*(?:[_+]\d+)?")
+_JOB: Final = re.compile(r"[1-9][0-9]{0,9}(?:[_+][0-9]{1,10})?")
 _DEADLINE: Final = 20.0  # seconds for one command of Slurm; sbatch and squeue give up by themselves after 10
 
 

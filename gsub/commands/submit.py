@@ -66,7 +66,7 @@ def _submit(line: CommandLine, environ: Mapping[str, str], folder: str) -> int:
     if answer.returncode < 0:
         return _die_likewise(-answer.returncode)
     if answer.returncode and answer.submitted is None and answer.errors:
-        raise explain(answer.errors)
+        raise _meant(line, explain(answer.errors))
     listener.message(answer.errors.encode())
     if as_json:
         print_json(_facts(line, answer))
@@ -81,6 +81,20 @@ def _submit(line: CommandLine, environ: Mapping[str, str], folder: str) -> int:
 
         return follow(str(job.job_id), fresh=True)
     return answer.returncode
+
+
+def _meant(line: CommandLine, error: UserError) -> UserError:
+    """The error; with `gsub statsu`, where there is no such script, also the command that was meant."""
+    from gsub.cli import COMMANDS
+
+    if not line.script or line.sbatch[0] != line.script or os.path.exists(line.script):  # noqa: PTH110
+        return error
+    import difflib
+
+    close = difflib.get_close_matches(line.script, COMMANDS, n=1)
+    if close:
+        error.fix = f"did you mean 'gsub {close[0]}'? If not: {error.fix}"
+    return error
 
 
 class _Screen:
@@ -131,8 +145,8 @@ def _write(descriptor: int, data: bytes) -> None:
     try:
         while data:
             data = data[os.write(descriptor, data) :]
-    except BrokenPipeError:
-        pass  # nobody reads on; the job exists, and its exit code is still ours to give
+    except OSError:
+        pass  # nobody reads on, or the disk is full; the job exists, and its exit code is still ours to give
 
 
 def _facts(line: CommandLine, answer: Answer) -> dict[str, object]:

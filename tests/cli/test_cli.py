@@ -1,0 +1,86 @@
+"""The entry point by itself: streams that are closed or full, commands mistyped. No Slurm is asked."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUN = f"{sys.executable} -c 'import sys; from gsub.cli import main; sys.exit(main())'"
+SBATCH = """\
+#!/bin/sh
+case "$1" in *.sh) echo Submitted batch job 7 ;; *) echo "sbatch: error: Unable to open file $1" >&2; exit 1 ;; esac
+"""
+
+
+@pytest.fixture
+def shell(tmp_path: Path):
+    program = tmp_path / "bin" / "sbatch"
+    program.parent.mkdir()
+    program.write_text(SBATCH)
+    program.chmod(0o755)
+    env = {
+        "PATH": f"{program.parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "GSUB_SITE": "",
+    }
+
+    def run(line: str) -> subprocess.CompletedProcess[str]:
+        script = f'gsub() {{ {RUN} "$@"; }}\n{line}'
+        return subprocess.run(
+            ["bash", "-c", script],
+            env=env,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "stderr"),
+    [
+        ("gsub --help >&-", 0, ""),
+        ("gsub x.sh >&-", 0, ""),
+        ("gsub --json x.sh >&-", 0, ""),
+        ("gsub --help >/dev/full", 1, "gsub: cannot write the answer: No space left on device\n"),
+        ("gsub --json x.sh >/dev/full", 1, "gsub: cannot write the answer: No space left on device\n"),
+        ("gsub x.sh >/dev/full", 0, ""),
+        ("{ sleep 0.1; gsub --help; echo $? >code; } | true; exit $(cat code)", 1, ""),
+    ],
+)
+def test_an_output_that_takes_nothing(shell, line, code, stderr):
+    done = shell(line)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", stderr)
+
+
+def test_without_standard_error_no_error_goes_to_the_output(shell):
+    done = shell("gsub nosuch 2>&-")
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("gsub statsu", "status"),
+        ("gsub wacth 3", "watch"),
+        ("gsub --json status", "status"),
+        ("gsub trian", None),
+    ],
+)
+def test_a_mistyped_command_is_recognised(shell, line, meant):
+    done = shell(line)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 3
+    assert (f"did you mean 'gsub {meant}'?" in done.stderr) == (meant is not None)
+    assert "did you mean" not in shell("touch statsu; gsub statsu").stderr
+
+
+def test_a_folder_named_like_a_command_is_no_script(shell):
+    assert "Usage: gsub status" in shell("mkdir status; gsub status --help").stdout
