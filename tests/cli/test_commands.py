@@ -61,6 +61,8 @@ class Terminal:
             stdout=slave,
             stderr=slave,
             start_new_session=True,
+            # a test run in the background (nohup, &) ignores ^C, and its children would too
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         os.close(slave)
 
