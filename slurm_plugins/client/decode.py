@@ -13,7 +13,9 @@ from typing import Any
 
 from . import parse
 from .errors import SlurmFormatError
-from .values import AccountingRecord, Hosts, Job, StartEstimate, Tres
+from .resources import Hosts, Tres
+from .states import JobState
+from .values import AccountingRecord, Job, StartEstimate
 
 __all__ = [
     "accounted_gpus",
@@ -24,6 +26,7 @@ __all__ = [
     "last_attempts",
     "requested_gpus",
     "start_estimate",
+    "started",
 ]
 
 Row = Mapping[str, str]
@@ -46,6 +49,7 @@ def job(row: Row) -> Job:
     requests = {name: parse.tres(get(name, "")) for name in _REQUESTS}
     total = parse.tres(get("tres", ""))
     work_dir = parse.text(get("work_dir", ""))
+    nodes = parse.hosts(get("nodes"))
     batch_host = parse.word(get("batch_host", ""))
     path_fields = _path_fields(
         identity, array_job_id, task, name=row["name"], user=row["user"], node=batch_host
@@ -80,11 +84,11 @@ def job(row: Row) -> Job:
         batch=_flag(get("batch", "")),
         submitted=parse.time(get("submitted", "")),
         eligible=parse.time(get("eligible", "")),
-        start=parse.time(get("start", "")),
+        start=started(parse.time(get("start", "")), state.state, nodes),
         end=parse.time(get("end", "")),
         deadline=parse.time(get("deadline", "")),
         time_limit=parse.time_limit(get("time_limit", "")),
-        nodes=parse.hosts(get("nodes")),
+        nodes=nodes,
         scheduled_nodes=parse.hosts(get("scheduled_nodes")),
         required_nodes=parse.hosts(get("required_nodes")),
         excluded_nodes=parse.hosts(get("excluded_nodes")),
@@ -168,6 +172,11 @@ def _mebibytes(number: int | None) -> int | None:
     return None if number is None else number << 20
 
 
+def started(start: datetime | None, state: JobState, nodes: Hosts) -> datetime | None:
+    """When it started: never, if it ended without ever having a node. 22.05 then gives its end as its start."""
+    return None if state.ended and not nodes else start
+
+
 def requested_gpus(values: Mapping[str, Any]) -> int | None:
     """A job's GPUs from its TRES or, where the site does not track GPUs, from its requests; see `parse.gpus`."""
     return parse.gpus(
@@ -209,6 +218,7 @@ def accounting_record(row: Row) -> AccountingRecord:
     state = parse.job_state(row["state"])
     task = parse.array_task(shown[2] or "")
     array_job_id = int(shown[1]) if shown[2] else None
+    nodes = parse.hosts(get("nodes"))
     work_dir = parse.text(get("work_dir", ""))
     path_fields = _path_fields(identity, array_job_id, task, name=row["name"], user=row["user"], node=None)
     total, requested = parse.tres(get("tres", "")), parse.tres(get("tres_requested", ""))
@@ -238,13 +248,13 @@ def accounting_record(row: Row) -> AccountingRecord:
         derived_exit=parse.exit_status(get("derived_exit", "")),
         submitted=parse.time(get("submitted", "")),
         eligible=parse.time(get("eligible", "")),
-        start=parse.time(get("start", "")),
+        start=started(parse.time(get("start", "")), state.state, nodes),
         end=parse.time(get("end", "")),
         elapsed=parse.count(get("elapsed", "")),
         suspended=parse.duration(get("suspended", "")),
         planned=parse.duration(get("planned", "")),
         time_limit=parse.time_limit(get("time_limit", "")),
-        nodes=parse.hosts(get("nodes")),
+        nodes=nodes,
         num_nodes=parse.count(get("num_nodes", "")),
         num_cpus=parse.count(get("num_cpus", "")),
         tres_requested=requested,

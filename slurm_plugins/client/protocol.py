@@ -67,8 +67,9 @@ class SlurmClient(Protocol):
     ) -> tuple[AccountingRecord, ...]:
         """The attempts that slurmdbd holds, in order of id and submission; without ``duplicates`` each job's last one.
 
-        Without ``since`` it is all of history when ``ids`` are given, else the last 24 hours. slurmdbd hears of a
-        job some seconds late: a job that was just submitted may be missing.
+        Without ``since`` it is all of history when ``ids`` are given, else the last 24 hours; a span of time leaves
+        out what was never eligible (held, then cancelled). slurmdbd hears of a job some seconds late: a job that
+        was just submitted may be missing.
         """
         ...
 

@@ -227,6 +227,7 @@ def _outcome(values: Values) -> None:
     """State and exit codes from pyslurm's words and numbers."""
     state = parse.job_state(values["state"])
     values |= {"state_text": values["state"], "state": state.state, "flags": state.flags}
+    values["start"] = decode.started(values["start"], state.state, values["nodes"])
     for name, code, signal in (
         ("exit", "exit_code", "exit_signal"),
         ("derived_exit", "derived_code", "derived_signal"),
