@@ -272,6 +272,12 @@ def test_a_killed_supervisor_is_swept_up_after(cluster):
     _wait(lambda: not alive(keeper))
     assert not other.is_up()
     assert alive(daemons["slurmctld"])
+    again = Cluster.up(other.spec)  # over the sockets and processes that are left
+    assert again.is_up()
+    assert not any(alive(pid) for pid in daemons.values())
+    daemons = again.daemons()
+    os.kill(supervisor.ask(again.paths.supervisor_socket, op="list")["supervisor"], 9)
+    _wait(lambda: not again.is_up())
     assert Cluster.down(name)
     assert not any(alive(pid) for pid in daemons.values())
 
@@ -400,6 +406,22 @@ def test_any_umask_will_do_and_daemons_that_ended_are_started_again(state):
             ["srun", "--immediate=30", "true"], user=cluster.users[0] if cluster.users else None
         )
         assert said.returncode == 0, said.stderr
+    finally:
+        Cluster.down("x")
+
+
+@pytest.mark.root
+def test_a_stopped_cluster_may_come_back_with_another_release(cluster, state):
+    """User ids, state and configuration differ; what users wrote stays."""
+    if not cluster.rootfs.is_chroot:
+        pytest.skip("needs two releases")
+    try:
+        for release in ("host", cluster.release, "host"):
+            other = Cluster.up(ClusterSpec(name="x", nodes=1, slurm=release))
+            assert (other.home() / "kept").exists() is ((state / "kept").exists())
+            for path in (other.home() / "kept", state / "kept"):
+                path.touch()
+            os.kill(supervisor.ask(other.paths.supervisor_socket, op="list")["supervisor"], 9)
     finally:
         Cluster.down("x")
 

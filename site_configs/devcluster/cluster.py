@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from site_configs.devcluster import accounting, config, daemons, pythonenv, rootfs, supervisor
-from site_configs.devcluster.folder import MARKER, check_place, is_ours, shut
+from site_configs.devcluster.folder import MARKER, check_place, empty, is_ours, shut
 from site_configs.devcluster.machine import (
     SYSTEM_PATH,
     User,
@@ -90,8 +90,7 @@ class Cluster:
             if found is not None:
                 shut(found.paths)
                 if found.spec.slurm != spec.slurm:
-                    # what a newer Slurm or MariaDB wrote an older one refuses
-                    shutil.rmtree(found.paths.root / "spool", ignore_errors=True)
+                    empty(found.paths)
             cluster = cls._make(spec, say)
             try:
                 cluster._start()
@@ -278,6 +277,8 @@ class Cluster:
             self._await("the controller", self._controller_up, "slurmctld")
         elif name == "slurmdbd":
             self._await("the accounting daemon", self._accounting_up, "slurmdbd")
+        elif name == "munged":
+            self._await("munged", self.paths.munge_socket.is_socket, "munged")
         elif name == "mariadbd":
             self._await("MariaDB", self._database_up, "mariadbd")
 
@@ -449,6 +450,9 @@ class Cluster:
 
     def _start(self) -> None:
         self.say(f"starting Slurm ({self.spec.slurm}) with {self.spec.nodes} nodes x {self.spec.gpus} GPUs")
+        # Sockets that a kill or a reboot left behind would pass for those that are waited for.
+        for stale in (self.paths.supervisor_socket, self.paths.munge_socket):
+            stale.unlink(missing_ok=True)
         with (self.paths.log / "supervisor.log").open("ab") as log:
             subprocess.Popen(
                 [
@@ -464,7 +468,7 @@ class Cluster:
                 cwd=pythonenv.REPOSITORY,
                 env={**os.environ, MARKER: str(self.paths.root)},
             )
-        self._await("the supervisor", self.paths.supervisor_socket.is_socket, "supervisor")
+        self._await("the supervisor", self._supervisor_up, "supervisor")
         self._launch("munged")
         self._await("munged", self.paths.munge_socket.is_socket, "munged")
         if self.spec.accounting:
@@ -486,6 +490,8 @@ class Cluster:
         running = self.daemons()
         for name in names:
             if name not in running:
+                if name == "munged":
+                    self.paths.munge_socket.unlink(missing_ok=True)
                 self.say(f"starting {name} again, which had ended")
                 self.start(name)
 
@@ -518,6 +524,12 @@ class Cluster:
             },
             log=str(self.paths.log / f"{name}.out"),
         )
+
+    def _supervisor_up(self) -> bool:
+        try:
+            return "supervisor" in supervisor.ask(self.paths.supervisor_socket, op="list")
+        except (OSError, RuntimeError, ValueError):
+            return False
 
     def _controller_up(self) -> bool:
         done = self.run(["scontrol", "ping"], timeout=15)

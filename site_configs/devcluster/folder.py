@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import time
 from typing import Final
@@ -37,6 +38,13 @@ def check_place(paths: Paths) -> None:
         )
     if root.exists() and not is_ours(paths) and any(root.iterdir()):
         raise DevClusterError(f"{root} holds other things than a development cluster: choose another --name")
+
+
+def empty(paths: Paths) -> None:
+    """Remove all but the users' folders: another release has other user ids and refuses a newer one's state."""
+    for entry in paths.root.iterdir():
+        if entry not in (paths.tag, paths.home):
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
 def shut(paths: Paths) -> None:
