@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from gsub import __version__
 from gsub.errors import FAILED, USAGE, UserError
 
 COMMANDS: Final = {
@@ -83,7 +84,7 @@ def _dispatch(words: list[str]) -> int:
         print(help_text())
         return 0
     if first == "--version":
-        print(f"gsub {version()}")
+        print(f"gsub {__version__}")
         return 0
     if not words and sys.stdin is not None and sys.stdin.isatty():
         # sbatch would wait for a script typed on the keyboard; nobody means that
@@ -100,17 +101,6 @@ def _dispatch(words: list[str]) -> int:
     from gsub.commands.submit import submit
 
     return submit(words)
-
-
-def version() -> str:
-    """The installed version of gsub."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
-
-    try:
-        return installed("gsub")
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 def help_text() -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from gsub import __version__
 from site_configs.devcluster import Cluster
 
 SCRIPT = """\
@@ -189,7 +190,7 @@ def test_help_and_version(gsub):
     text = gsub("--help").stdout
     assert text.startswith("Usage: gsub [options] SCRIPT [ARGS]")
     assert all(word in text for word in ("--watch", "--dry-run", "watch", "status", "cancel"))
-    assert re.fullmatch(r"gsub \S.*\n", gsub("--version").stdout)
+    assert gsub("--version").stdout == f"gsub {__version__}\n"
     assert gsub("-N2", "--help").stdout.startswith("Usage: sbatch")
     assert gsub("-V").stdout.startswith("slurm")
 

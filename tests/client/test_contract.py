@@ -218,7 +218,8 @@ class Contract:
         number = bench.submit("--gpus-per-node=2", "--time=3")
         bench.until(number, lambda job: job.state is JobState.RUNNING)
         bench.succeed(number)
-        (record,) = bench.accounted(number, lambda record: record.ended)
+        # a job's end can reach slurmdbd before its start: until that too is there, it has no name and no partition
+        (record,) = bench.accounted(number, lambda record: record.ended and bool(record.partition))
         assert (record.id, record.name, record.user, record.partition) == (
             number,
             "contract",
