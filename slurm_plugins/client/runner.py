@@ -201,9 +201,11 @@ def run_command(
     with process:
         try:
             out, messages = _collect(process, None if timeout is None else monotonic() + timeout)
-        except TimeoutError as error:
+        except _DeadlineError as error:
             _end(process)
-            raise SlurmTimeout(argv[0], timeout or 0.0, daemon) from error
+            # Slurm's commands retry for a minute to read a slurm.conf that is not there
+            silent = "config" if b"cannot stat file" in error.messages else daemon
+            raise SlurmTimeout(argv[0], timeout or 0.0, silent) from error
         except _OutputError as error:
             _end(process)
             raise SlurmRefused(
@@ -213,6 +215,14 @@ def run_command(
             _end(process)
             raise
     return Completed(argv[0], process.returncode, _decode(out), _decode(messages))
+
+
+class _DeadlineError(Exception):
+    """Time is over; `messages` is what the command said on stderr until then."""
+
+    def __init__(self, messages: bytes) -> None:
+        self.messages = messages
+        super().__init__("deadline")
 
 
 class _OutputError(Exception):
@@ -238,7 +248,7 @@ def _collect(process: subprocess.Popen[bytes], deadline: float | None) -> tuple[
         while selector.get_map():
             ready = selector.select(_left(deadline))
             if not ready:
-                raise TimeoutError
+                raise _DeadlineError(bytes(messages))
             for key, _ in ready:
                 data = os.read(key.fd, 1 << 16)
                 if not data:
@@ -252,7 +262,7 @@ def _collect(process: subprocess.Popen[bytes], deadline: float | None) -> tuple[
     try:
         process.wait(_left(deadline))
     except subprocess.TimeoutExpired:
-        raise TimeoutError from None
+        raise _DeadlineError(bytes(messages)) from None
     return bytes(out), bytes(messages)
 
 
