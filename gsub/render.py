@@ -56,7 +56,7 @@ def clock(seconds: float | None) -> str:
 
 def size(job: Job) -> str:
     """How much a job asks for or has: `2 nodes, 4 GPUs`."""
-    gpus = job.gpus if job.gpus is not None else job.tres.gpus
+    gpus = job.gpu_count
     parts = [count(job.num_nodes or 1, "node")]
     parts.append(count(gpus, "GPU") if gpus else count(job.num_cpus or 1, "CPU"))
     return ", ".join(parts)

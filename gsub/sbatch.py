@@ -19,14 +19,12 @@ from pathlib import Path
 from typing import IO, Final
 
 from gsub.errors import USAGE, UserError
+from slurm_plugins.client.submission import SUBMITTED
 
 PROGRAM: Final = "sbatch"
 
 # Handed on at once: what plugins say to the user, and that sbatch waits for the controller.
 _MESSAGE: Final = re.compile(rb"sbatch: (?!error: |fatal: |unrecognized |option |invalid option )|.*retrying")
-_SUBMITTED: Final = re.compile(
-    r"^(?:Submitted batch job (\d+)(?: on cluster (\S+))?|(\d+)(?:;(\S+))?)\n", re.MULTILINE
-)
 _FORWARDED: Final = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2
 )  # fmt: skip
@@ -88,7 +86,7 @@ def submitted(stdout: str) -> Submitted | None:
     >>> submitted("Submitted batch job 7 on cluster blue\n"), submitted("8;red\n"), submitted("8")
     (Submitted(job_id=7, cluster='blue'), Submitted(job_id=8, cluster='red'), None)
     """
-    found = _SUBMITTED.search(stdout)
+    found = SUBMITTED.search(stdout)
     if not found:
         return None
     return Submitted(int(found[1] or found[3]), found[2] or found[4])

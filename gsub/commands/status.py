@@ -57,7 +57,7 @@ def my_jobs(client: SlurmClient, user: str, *, ended: bool) -> tuple[Job, ...]:
 def row(job: Job, now: datetime) -> tuple[str, ...]:
     """A job's cells, one for each of COLUMNS; harmless text."""
     shown = f"{job.id}_[{job.array_tasks}]" if job.array_tasks else job.shown_id
-    gpus = job.gpus if job.gpus is not None else job.tres.gpus
+    gpus = job.gpu_count
     where = str(job.nodes) if job.nodes else f"({job.reason})" if job.reason else ""
     cells = (
         shown,
@@ -98,7 +98,7 @@ def facts(job: Job) -> dict[str, object]:
         "qos": job.qos,
         "nodes": str(job.nodes) or None,
         "num_nodes": job.num_nodes,
-        "gpus": job.gpus if job.gpus is not None else job.tres.gpus,
+        "gpus": job.gpu_count,
         "cpus": job.num_cpus,
         "submitted": job.submitted.isoformat() if job.submitted else None,
         "start": job.start.isoformat() if job.start else None,

@@ -14,7 +14,7 @@ from time import time as now
 
 from .errors import NoSuchJob, SlurmFormatError, SlurmUnreachable
 from .runner import Completed, Runner, check, complaint
-from .submission import Submission
+from .submission import SUBMITTED, Submission
 
 # `gsub SCRIPT` waits for this import and only submits: what decodes answers (14 ms) is imported by the methods that
 # read. And as typing.TYPE_CHECKING, without the 2 ms of typing.
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["CommandClient", "valid_id"]
 
 _JOB_ID = re.compile(r"\d+(?:_(?:\d+|\[[\d,%:-]+\])|\+\d+)?")
-_SUBMITTED = re.compile(r"(?m)^(?:Submitted batch job (\d+)(?: on cluster (\S+))?|(\d+)(?:;(\S+))?)$")
 # Where free text stands at the end of a node's record, in this order (slurm_sprint_node_table in node_info.c)
 _NODE_TEXTS = ("Reason", "Comment", "Extra")
 _DAY = 86400
@@ -197,7 +196,7 @@ class CommandClient:
         """See `SlurmClient.submit`."""
         done = self._runner.write(["sbatch", *argv], stdin=_bytes(stdin), env=env, timeout=timeout)
         # The last such line: a site's cli_filter may print lines of its own before it.
-        said = list(_SUBMITTED.finditer(done.stdout))
+        said = list(SUBMITTED.finditer(done.stdout))
         if done.returncode and not said:
             raise complaint(done)
         # With --wait the exit code is the job's; the job was submitted all the same.

@@ -128,6 +128,11 @@ class Job:
         """The id as users write it: ``7``, ``7_3`` (array task), ``7+1`` (component of a heterogeneous job)."""
         return _shown_id(self)
 
+    @property
+    def gpu_count(self) -> int | None:
+        """The GPUs it has, else those that it asks for; None when Slurm names none."""
+        return self.gpus if self.gpus is not None else self.tres.gpus
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
