@@ -61,14 +61,24 @@ class Spinner:
             return
         from rich.markup import escape
 
-        if self._status is None:
-            self._status = console(stderr=True).status(escape(text))
-            self._status.start()
-        else:
+        if self._status is not None:
             self._status.update(escape(text))
+            return
+        screen = console(stderr=True)
+        status = screen.status(escape(text))
+        try:
+            status.start()
+        except BaseException:
+            # ^C in the middle: half a spinner of rich's can't be stopped, but has hidden the cursor already
+            screen.show_cursor(True)
+            raise
+        self._status = status
 
     def hide(self) -> None:
         """Take it away, before anything else is written."""
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
+        status, self._status = self._status, None
+        if status is not None:
+            try:
+                status.stop()
+            finally:
+                status.console.show_cursor(True)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
 
 __all__ = ["SUBMITTED", "Submission"]
 
-SUBMITTED: Final = re.compile(
+SUBMITTED = re.compile(
     r"^(?:Submitted batch job (\d+)(?: on cluster (\S+))?|(\d+)(?:;(\S+))?)\n", re.MULTILINE
 )
 """A whole line of sbatch that names the job it made: groups 1 and 2 (id, cluster), with --parsable 3 and 4."""

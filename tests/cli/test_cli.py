@@ -84,3 +84,20 @@ def test_a_mistyped_command_is_recognised(shell, line, meant):
 
 def test_a_folder_named_like_a_command_is_no_script(shell):
     assert "Usage: gsub status" in shell("mkdir status; gsub status --help").stdout
+
+
+def test_an_interrupt_while_the_spinner_starts_is_only_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """rich cannot stop a spinner that was interrupted in its start: ^C ended as an internal error."""
+    from rich.status import Status
+
+    from gsub import term
+
+    def interrupted(_status: Status) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Status, "start", interrupted)
+    monkeypatch.setattr(term, "is_terminal", lambda _stream: True)
+    spinner = term.Spinner()
+    with pytest.raises(KeyboardInterrupt):
+        spinner.show("waiting")
+    spinner.hide()

@@ -291,7 +291,7 @@ def test_control_c_stops_the_watching_only(clean: Cluster, user: str | None, fol
     terminal = Terminal(clean, user, folder, "--watch", "job.sh")
     terminal.until("begin")
     os.killpg(terminal.process.pid, signal.SIGINT)
-    assert terminal.end() == 130
+    assert terminal.end() == 130, terminal.text
     job = job_of(terminal.text)
     assert f"Stopped watching; job {job} goes on." in terminal.text
     assert clean.run(["squeue", "-h", "-o", "%i %T"]).stdout.split() == [job, "RUNNING"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -224,7 +225,12 @@ def test_interrupting_ends_the_command(tmp_path):
         "import sys; from slurm_plugins.client.runner import Runner; import os\n"
         f"Runner(dict(os.environ)).read(['sh', '-c', 'echo $$ > {tmp_path}/pid; sleep 60'])\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stderr=subprocess.DEVNULL,
+        # a test run in the background (nohup, &) ignores SIGINT, and its children would too
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     deadline = time.monotonic() + 10
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
         assert time.monotonic() < deadline
