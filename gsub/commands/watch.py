@@ -139,8 +139,7 @@ class _Watcher:
         import dataclasses
 
         for record in self.client.accounting(ids=[self.watched], duplicates=False):
-            shown = _shown_id(record.array_job_id, record.array_task_id, record.het_job_id, record.het_offset)
-            part = self.parts.get(shown or str(record.id))
+            part = self.parts.get(record.shown_id)
             if part is not None and record.state.ended and not part.job.state.ended:
                 part.job = dataclasses.replace(part.job, state=record.state, flags=frozenset())
                 text = ending(record.elapsed, record.exit.code, record.exit.signal, record.reason)
@@ -155,8 +154,7 @@ class _Watcher:
             raise NoSuchJob(self.watched)
         for record in records:
             text = ending(record.elapsed, record.exit.code, record.exit.signal, record.reason)
-            shown = _shown_id(record.array_job_id, record.array_task_id, record.het_job_id, record.het_offset)
-            self._say_state(shown or str(record.id), record.state.value, f" {text}")
+            self._say_state(record.shown_id, record.state.value, f" {text}")
             if record.stdout:
                 print(f"  output {one_line(record.stdout)}", flush=True)
         return 0 if all(record.state.value == "COMPLETED" for record in records) else FAILED
@@ -197,14 +195,6 @@ class _Watcher:
     def _say(self, text: str, colour: str) -> None:
         self.spinner.hide()
         say([(text, colour)], colour=self.colour)
-
-
-def _shown_id(array: int | None, task: int | None, het: int | None, offset: int | None) -> str | None:
-    if array is not None and task is not None:
-        return f"{array}_{task}"
-    if het is not None and offset is not None:
-        return f"{het}+{offset}"
-    return None
 
 
 def _tails(job: Job, *, attaching: bool) -> list[Tail]:
