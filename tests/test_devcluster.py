@@ -73,9 +73,9 @@ def test_slurm_conf_declares_what_was_asked(accounting):
     nodes = [line for line in lines if line.startswith("NodeName=")]
     assert len(nodes) == 2
     assert "NodeName=n[1-4] " in nodes[0]
-    assert "Port=[20003-20006] " in nodes[0]
+    assert "Port=[20004-20007] " in nodes[0]
     assert "Feature=a100,leaf1" in nodes[0]
-    assert "Port=[20007-20010] " in nodes[1]
+    assert "Port=[20008-20011] " in nodes[1]
     assert all("Gres=gpu:4 " in line for line in nodes)
     assert ("AccountingStorageType=accounting_storage/slurmdbd" in lines) is accounting
     tiers = {
@@ -93,7 +93,7 @@ def test_the_site_file_is_a_valid_one_and_agrees_with_slurm(tmp_path, policy):
     paths.etc.mkdir()
     spec = ClusterSpec(nodes=4, gpus=2, policy=policy)
     (paths.etc / "topology.conf").write_text(config.topology_conf(spec))
-    paths.site.write_text(config.site_toml(spec, paths))
+    paths.site.write_text(config.site_toml(spec, paths, config.Ports(20000)))
     site = load_site(paths.site)
     assert site.policy.mode == policy
     assert list(site.partitions) == ["gpu", "debug", "urgent"]
@@ -109,7 +109,7 @@ def test_one_node_and_one_gpu_need_no_brackets():
 def test_ports_do_not_overlap():
     spec = ClusterSpec(nodes=8)
     ports = config.Ports(21000)
-    taken = [ports.slurmctld, ports.slurmdbd, ports.mariadb, *(ports.slurmd(i) for i in range(1, 9))]
+    taken = [ports.slurmctld, ports.slurmdbd, ports.mariadb, ports.gsubd, *(ports.slurmd(i) for i in range(1, 9))]
     assert sorted(taken) == list(range(21000, 21000 + config.Ports.count(spec)))
 
 

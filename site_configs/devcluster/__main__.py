@@ -64,11 +64,12 @@ def main() -> None:
     help="Mode in the site file.",
 )
 @click.option("--accounting/--no-accounting", default=True, show_default=True, help="slurmdbd on MariaDB.")
+@click.option("--gsub/--no-gsub", default=ClusterSpec().gsub, show_default=True, help="Shim and gsubd.")
 def up(  # noqa: PLR0917 - click passes them by name
-    name: str, nodes: int, gpus: int, slurm: Release, policy: Policy, accounting: bool
+    name: str, nodes: int, gpus: int, slurm: Release, policy: Policy, accounting: bool, gsub: bool
 ) -> None:
     """Start the cluster; once it is up, do nothing but renew its copy of gsub."""
-    spec = ClusterSpec(name, nodes, gpus, slurm, policy, accounting)
+    spec = ClusterSpec(name, nodes, gpus, slurm, policy, accounting, gsub)
     started = time.monotonic()
     cluster = Cluster.up(spec, say=_progress())
     took = time.monotonic() - started

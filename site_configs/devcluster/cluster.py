@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from site_configs.devcluster import accounting, config, pythonenv, rootfs
+from site_configs.devcluster import accounting, config, gsubd, pythonenv, rootfs
 from site_configs.devcluster.folder import MARKER, check_place, empty, is_ours, shut
 from site_configs.devcluster.machine import (
     SYSTEM_PATH,
@@ -24,6 +24,7 @@ from site_configs.devcluster.machine import (
     machine_user,
     me,
     settled,
+    system_user,
 )
 from site_configs.devcluster.rootfs import Rootfs, Say
 from site_configs.devcluster.running import USERS, Running
@@ -72,6 +73,8 @@ class Cluster(Running):
                     )
                 found.say = say
                 pythonenv.install(found.rootfs, found.paths, say=say)
+                if spec.gsub:
+                    gsubd.install_shim(found.paths)
                 found._heal()
                 return found
             if found is not None:
@@ -170,6 +173,8 @@ class Cluster(Running):
             paths.tag.touch()
         users = [machine_user(name) for name in USERS] if os.geteuid() == 0 else []
         visible = [state_home(), *([] if files.is_chroot else [cache_home()])]
+        if spec.gsub and os.geteuid() == 0:
+            users.append(rootfs.new_user(files, gsubd.USER) if files.is_chroot else system_user(gsubd.USER))
         files = rootfs.write_binds(files, visible, users, paths.etc)
         with locked(lock_file("ports")):
             cluster = cls(spec, paths, config.Ports(free_ports(config.Ports.count(spec))), files, say)
@@ -201,12 +206,14 @@ class Cluster(Running):
             "slurm.conf": config.slurm_conf(self.spec, paths, self.ports, who),
             "gres.conf": config.gres_conf(self.spec, paths),
             "topology.conf": config.topology_conf(self.spec),
-            "site.toml": config.site_toml(self.spec, paths),
+            "site.toml": config.site_toml(self.spec, paths, self.ports),
         }
         if self.spec.slurm != "host" or not self._host_is_2205():
             texts["cgroup.conf"] = config.cgroup_conf()
         for name, text in texts.items():
             (paths.etc / name).write_text(text)
+        if self.spec.gsub:
+            gsubd.install_shim(paths)
         for index in range(self.spec.gpus):
             device_file(paths.dev / f"nvidia{index}")
         self._folders()
@@ -224,6 +231,8 @@ class Cluster(Running):
         owners = {"spool/slurmctld": slurm, "munge": munge}
         if self.spec.accounting:
             owners |= dict.fromkeys(_PRIVATE, self._daemon_user("mysql"))
+        if self.spec.gsub:
+            owners |= dict.fromkeys(("run/gsub", "spool/gsub"), self._daemon_user(gsubd.USER))
         owners |= {f"spool/{node}": root for node in self.spec.node_names}
         for name, owner in owners.items():
             folder = self.paths.root / name
@@ -285,6 +294,8 @@ class Cluster(Running):
         for node in self.spec.node_names:
             self._launch(f"slurmd-{node}")
         self._await("the nodes", self._nodes_answer, f"slurmd-{self.spec.node_names[-1]}")
+        if self.spec.gsub:
+            self.start("gsubd")  # last: its first look at the nodes finds them all
         if not self.version.startswith(KNOWN_MAJORS):
             self.say(
                 f"warning: Slurm {self.version} is not one that gsub was tested with ({', '.join(KNOWN_MAJORS)})"
@@ -294,6 +305,7 @@ class Cluster(Running):
         """Start the daemons again that have ended; those that run are left alone."""
         names = ["munged", *(("mariadbd", "slurmdbd") if self.spec.accounting else ())]
         names += [f"slurmd-{node}" for node in self.spec.node_names]
+        names += ["gsubd"] if self.spec.gsub else []
         running = self.daemons()
         for name in names:
             if name not in running:

@@ -45,14 +45,19 @@ class Ports:
         """The database's."""
         return self.base + 2
 
+    @property
+    def gsubd(self) -> int:
+        """gsubd's HTTP."""
+        return self.base + 3
+
     def slurmd(self, index: int) -> int:
         """The node daemon's of node number `index` (from 1)."""
-        return self.base + 2 + index
+        return self.base + 3 + index
 
     @staticmethod
     def count(spec: ClusterSpec) -> int:
         """How many ports a cluster takes."""
-        return 3 + spec.nodes
+        return 4 + spec.nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +118,8 @@ def slurm_conf(spec: ClusterSpec, paths: Paths, ports: Ports, who: Identity) -> 
         "JobAcctGatherFrequency=5",
         "JobCompType=jobcomp/none",
     ]
+    if spec.gsub:
+        lines.append("JobSubmitPlugins=lua")
     if spec.accounting:
         lines += [
             "AccountingStorageType=accounting_storage/slurmdbd",
@@ -191,7 +198,7 @@ def _range(first: int, last: int) -> str:
     return str(first) if first == last else f"[{first}-{last}]"
 
 
-def site_toml(spec: ClusterSpec, paths: Paths) -> str:
+def site_toml(spec: ClusterSpec, paths: Paths, ports: Ports) -> str:
     """The cluster's site file, as a sysadmin would write it."""
     lines = [
         "# The development cluster as a site; every key is in docs/site-file.md.",
@@ -206,6 +213,10 @@ def site_toml(spec: ClusterSpec, paths: Paths) -> str:
         "",
         "[policy]",
         f'mode = "{spec.policy}"',
+        "",
+        "[service]",
+        f'socket = "{paths.decision_socket}"',
+        *([f'url = "http://127.0.0.1:{ports.gsubd}"'] if spec.gsub else []),
         "",
         f"[gpu_types.{GPU_MODEL}]",
         'memory = "80G"',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from site_configs.devcluster import gsubd
 from site_configs.devcluster.accounting import mariadb_argv
 from site_configs.devcluster.config import Ports
 from site_configs.devcluster.spec import ClusterSpec, DevClusterError, Paths
@@ -10,7 +11,7 @@ from site_configs.devcluster.spec import ClusterSpec, DevClusterError, Paths
 def command(name: str, spec: ClusterSpec, paths: Paths, ports: Ports, mysql: str) -> tuple[list[str], str]:
     """The foreground command of daemon `name`, and the system user that runs it on a machine where we are root.
 
-    Names are munged, mariadbd, slurmdbd, slurmctld and slurmd-<node>. `mysql` is the database's user.
+    Names are munged, mariadbd, slurmdbd, slurmctld, slurmd-<node> and gsubd. `mysql` is the database's user.
 
     Raises
     ------
@@ -34,4 +35,6 @@ def command(name: str, spec: ClusterSpec, paths: Paths, ports: Ports, mysql: str
         return ["/usr/sbin/slurmctld", "-D", "-f", str(paths.slurm_conf)], "slurm"
     if kind == "slurmd" and node in spec.node_names:
         return ["/usr/sbin/slurmd", "-D", "-N", node, "-f", str(paths.slurm_conf)], "root"
+    if kind == "gsubd" and spec.gsub:
+        return gsubd.argv(paths, ports), gsubd.USER
     raise DevClusterError(f"cluster {spec.name!r} has no daemon {name!r}")

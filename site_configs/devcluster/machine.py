@@ -31,6 +31,7 @@ class User:
     uid: int
     gid: int
     home: str
+    groups: tuple[int, ...] = ()
 
 
 def me() -> str:
@@ -51,6 +52,19 @@ def machine_user(name: str) -> User:
         done = subprocess.run(
             ["useradd", "--create-home", "--shell", "/bin/bash", name], capture_output=True, text=True
         )
+        if done.returncode:
+            raise DevClusterError(f"user {name!r} could not be made: {done.stderr.strip()}") from None
+        entry = pwd.getpwnam(name)
+    return User(entry.pw_name, entry.pw_uid, entry.pw_gid, entry.pw_dir)
+
+
+def system_user(name: str) -> User:
+    """A user of this machine for a daemon; made where it is missing, with a group of its own."""
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError:
+        options = ["--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin"]
+        done = subprocess.run(["useradd", *options, name], capture_output=True, text=True)
         if done.returncode:
             raise DevClusterError(f"user {name!r} could not be made: {done.stderr.strip()}") from None
         entry = pwd.getpwnam(name)

@@ -18,6 +18,7 @@ from site_configs.devcluster.rootfs import Rootfs, Say, install_packages
 from site_configs.devcluster.spec import DevClusterError, Paths, cache_home
 
 PACKAGES: Final = ("gsub", "slurm_plugins", "profiler", "prolog_epilog", "site_configs")
+SCRIPTS: Final = {"gsub": "gsub.cli", "gsubd": "slurm_plugins.service.__main__"}
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 _PASSED_ON: Final = ("PIP_", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
@@ -52,9 +53,12 @@ def install(rootfs: Rootfs, paths: Paths, *, say: Say) -> None:
         link = bin_ / name
         link.unlink(missing_ok=True)
         link.symlink_to(_base(rootfs))
-    script = bin_ / "gsub"
-    script.write_text(f"#!{bin_}/python3 -I\nimport sys\n\nfrom gsub.cli import main\n\nsys.exit(main())\n")
-    script.chmod(0o755)
+    for name, module in SCRIPTS.items():
+        script = bin_ / name
+        script.write_text(
+            f"#!{bin_}/python3 -I\nimport sys\n\nfrom {module} import main\n\nsys.exit(main())\n"
+        )
+        script.chmod(0o755)
     for root, folders, files in os.walk(paths.src):
         for name in (*folders, *files):
             path = Path(root, name)

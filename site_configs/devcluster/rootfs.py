@@ -29,6 +29,7 @@ SLURM_PACKAGES: Final = (
     "lua-posix",
 )
 ACCOUNTING_PACKAGES: Final = ("slurmdbd", "mariadb-server")
+_CHROOT_PACKAGES: Final = ("python3", "python3-venv", "ca-certificates", "procps")
 # Debian's suites keep their release files for a limited time; an old mirror must still serve.
 _APT_OPTIONS: Final = ('Acquire::Check-Valid-Until "false"', 'APT::Install-Recommends "false"')
 _ENTER: Final = Path(__file__).with_name("enter.sh")
@@ -55,7 +56,9 @@ class Rootfs:
         """The vector that runs `command` here, as `user`, in `cwd` where that is visible."""
         line = list(command)
         if user is not None and user.uid != os.geteuid():
-            ids = [f"--reuid={user.uid}", f"--regid={user.gid}", "--clear-groups"]
+            groups = ",".join(map(str, user.groups))
+            ids = [f"--reuid={user.uid}", f"--regid={user.gid}"]
+            ids.append(f"--groups={groups}" if groups else "--clear-groups")
             line = ["setpriv", *ids, "--", *line]
         if not self.is_chroot:
             return line
@@ -73,7 +76,7 @@ class Rootfs:
 
     def user(self, name: str) -> User:
         """Look a user up in this file system's own table, where ids may differ from the machine's."""
-        table = self.root / "etc/passwd"
+        table = self.binds.parent / "passwd" if self.binds else self.root / "etc/passwd"
         for line in table.read_text(errors="replace").splitlines():
             fields = line.split(":")
             if len(fields) >= 7 and fields[0] == name:
@@ -173,7 +176,8 @@ def _no_service_starts() -> Iterator[None]:
 
 def _make_chroot(suite: Release, *, say: Say) -> Path:
     root = cache_home() / suite
-    if (root / ".complete").exists():
+    packages = [*SLURM_PACKAGES, *ACCOUNTING_PACKAGES, *_CHROOT_PACKAGES]
+    if (root / ".complete").exists() and set(packages) <= _packages(root):
         return root
     if os.geteuid() != 0:
         raise DevClusterError(
@@ -185,7 +189,6 @@ def _make_chroot(suite: Release, *, say: Say) -> Path:
     say(f"building the chroot of Debian {suite} (once, about a minute)")
     unfinished = cache_home() / f"{suite}.unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
-    packages = [*SLURM_PACKAGES, *ACCOUNTING_PACKAGES, "python3", "python3-venv", "ca-certificates", "procps"]
     command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(packages)}"]
     command += [f"--aptopt={option}" for option in _APT_OPTIONS]
     done = subprocess.run(
@@ -199,8 +202,34 @@ def _make_chroot(suite: Release, *, say: Say) -> Path:
     if authorities.exists():
         shutil.copy(authorities, unfinished / "etc/ssl/certs/ca-certificates.crt")
     (unfinished / ".complete").touch()
+    shutil.rmtree(root, ignore_errors=True)  # one that was made for another list of packages
     unfinished.rename(root)
     return root
+
+
+def _packages(root: Path) -> set[str]:
+    """What dpkg has installed below `root`."""
+    entries = (root / "var/lib/dpkg/status").read_text(errors="replace").split("\n\n")
+    return {
+        entry.split("\n", 1)[0].removeprefix("Package: ")
+        for entry in entries
+        if "\nStatus: install ok installed\n" in entry
+    }
+
+
+def new_user(rootfs: Rootfs, name: str) -> User:
+    """A system user for a chroot's user table, with ids that neither it nor the machine gives to anyone else."""
+    with contextlib.suppress(DevClusterError):
+        return rootfs.user(name)
+    taken = {
+        int(line.split(":")[2])
+        for etc in (Path("/etc"), rootfs.root / "etc")
+        for table in ("passwd", "group")
+        for line in (etc / table).read_text(errors="replace").splitlines()
+        if line.count(":") >= 3 and not line.startswith(f"{name}:")
+    }
+    free = next(number for number in range(999, 99, -1) if number not in taken)
+    return User(name, free, free, "/nonexistent")
 
 
 def write_binds(rootfs: Rootfs, visible: Sequence[Path], users: Sequence[User], etc: Path) -> Rootfs:

@@ -10,11 +10,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from site_configs.devcluster import config, daemons, supervisor
+from site_configs.devcluster import config, daemons, gsubd, supervisor
 from site_configs.devcluster.folder import MARKER
 from site_configs.devcluster.machine import SYSTEM_PATH, User, machine_user, may_enter, me
 from site_configs.devcluster.rootfs import Rootfs, Say
@@ -163,7 +163,7 @@ class Running:
         os.execve(found, line, env)  # noqa: S606 - no shell is the point
 
     def stop(self, name: str) -> None:
-        """Stop one daemon (`slurmctld`, `slurmdbd`, `slurmd-n3`...)."""
+        """Stop one daemon (`slurmctld`, `slurmdbd`, `slurmd-n3`, `gsubd`...)."""
         supervisor.ask(self.paths.supervisor_socket, op="stop", name=name)
 
     def start(self, name: str) -> None:
@@ -177,6 +177,17 @@ class Running:
             self._await("munged", self.paths.munge_socket.is_socket, "munged")
         elif name == "mariadbd":
             self._await("MariaDB", self._database_up, "mariadbd")
+        elif name == "gsubd":
+            self._await("gsubd", lambda: gsubd.answers(self.ports), "gsubd")
+
+    def restart(self, name: str) -> None:
+        """Stop one daemon and start it again."""
+        self.stop(name)
+        self.start(name)
+
+    def decisions(self) -> list[dict[str, Any]]:
+        """What gsubd has written down so far, oldest first."""
+        return gsubd.decisions(self.paths)
 
     def clean(self, *, timeout: float = 60) -> None:
         """Cancel every job and wait until the queue is empty and the nodes idle again."""
@@ -207,6 +218,7 @@ class Running:
             "gpus_per_node": self.spec.gpus,
             "policy": self.spec.policy,
             "accounting": self.spec.accounting,
+            "gsub": self.spec.gsub,
             "state": str(self.paths.root),
             "slurmctld_port": self.ports.slurmctld,
             "daemons": running,
@@ -295,7 +307,11 @@ class Running:
 
     def _daemon_user(self, name: str) -> User:
         """The system user of a daemon; oneself in single-user mode."""
-        return self.rootfs.user(name) if os.geteuid() == 0 else machine_user(me())
+        if os.geteuid() != 0:
+            return machine_user(me())
+        user = self.rootfs.user(name)
+        # gsubd gives its socket to slurmctld's group, as SupplementaryGroups= does in the systemd unit.
+        return replace(user, groups=(self.rootfs.user("slurm").gid,)) if name == gsubd.USER else user
 
     def _user(self, name: str) -> User:
         if name != me() and (os.geteuid() != 0 or name not in self.users):

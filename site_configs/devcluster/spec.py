@@ -65,6 +65,7 @@ class ClusterSpec:
     slurm: `host` takes this machine's own packages; a Debian suite runs in a chroot.
     policy: the mode that the generated site file gives to gsub's policies.
     accounting: slurmdbd on MariaDB.
+    gsub: the shim in slurmctld, and gsubd beside it.
     """
 
     name: str = "dev"
@@ -73,6 +74,7 @@ class ClusterSpec:
     slurm: Release = "host"
     policy: Policy = "observe"
     accounting: bool = True
+    gsub: bool = False
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -195,6 +197,21 @@ class Paths:
     def venv(self) -> Path:
         """The Python that jobs and users of the cluster see."""
         return self.root / "venv"
+
+    @property
+    def libexec(self) -> Path:
+        """The shim, as in /usr/libexec/gsub."""
+        return self.root / "libexec/gsub"
+
+    @property
+    def decision_socket(self) -> Path:
+        """Where gsubd answers the shim."""
+        return self.run / "gsub/decision.sock"
+
+    @property
+    def gsub_state(self) -> Path:
+        """What gsubd keeps: decisions.jsonl."""
+        return self.root / "spool/gsub"
 
     @property
     def home(self) -> Path:

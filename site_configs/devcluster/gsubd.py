@@ -1,0 +1,72 @@
+"""gsub in a cluster, as a sysadmin would install it: the shim beside slurmctld, and gsubd under a user of its own."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any, Final
+
+from site_configs.devcluster.config import Ports
+from site_configs.devcluster.pythonenv import REPOSITORY
+from site_configs.devcluster.spec import Paths
+
+USER: Final = "gsub"
+_LUA: Final = REPOSITORY / "slurm_plugins/lua"
+
+
+def argv(paths: Paths, ports: Ports) -> list[str]:
+    """The service in the foreground."""
+    return [
+        f"{paths.venv}/bin/gsubd",
+        f"--site={paths.site}",
+        f"--socket={paths.decision_socket}",
+        f"--state={paths.gsub_state}",
+        f"--listen=127.0.0.1:{ports.gsubd}",
+    ]
+
+
+def install_shim(paths: Paths) -> None:
+    """Copy the shim, and write the job_submit.lua that calls it, each at once: slurmctld may read them now."""
+    paths.libexec.mkdir(parents=True, exist_ok=True)
+    _put(paths.libexec / "gsub.lua", (_LUA / "gsub.lua").read_text())
+    _put(paths.etc / "job_submit.lua", job_submit_lua(paths))
+
+
+def job_submit_lua(paths: Paths) -> str:
+    """The shipped example with this cluster's paths for those of an ordinary installation."""
+    text = (_LUA / "job_submit.lua").read_text()
+    moved = {
+        "/usr/libexec/gsub/gsub.lua": f"{paths.libexec}/gsub.lua",
+        "/run/gsub/decision.sock": str(paths.decision_socket),
+    }
+    for usual, here in moved.items():
+        text = text.replace(usual, here)
+    return text
+
+
+def _put(path: Path, text: str) -> None:
+    if path.exists() and path.read_text() == text:
+        return
+    fresh = path.with_suffix(".new")
+    fresh.write_text(text)
+    fresh.chmod(0o644)
+    fresh.replace(path)
+
+
+def answers(ports: Ports) -> bool:
+    """Whether the service is there and healthy."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{ports.gsubd}/healthz", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def decisions(paths: Paths) -> list[dict[str, Any]]:
+    """What gsubd wrote down, oldest first; its last line may still be on its way."""
+    records = []
+    for file in sorted(paths.gsub_state.glob("decisions.jsonl*"), key=lambda p: p.stat().st_mtime):
+        for line in file.read_text().split("\n")[:-1]:
+            records.append(json.loads(line))
+    return records
