@@ -1,0 +1,215 @@
+"""The cluster as the stages see it: partitions, kinds of nodes, leaves. A snapshot, built off the path,
+swapped whole.
+
+A cluster of 10,000 nodes has a handful of kinds of nodes, so stages work on `Pool.kinds`, and what is asked again and again
+(how few leaves hold 4 nodes of 8 GPUs?) goes through `Pool.remember`.
+
+>>> from slurm_plugins.client.values import Node, NodeState, Partition, Tres
+>>> nodes = [Node(name=f"n{i}", state=NodeState.IDLE, cpus=64, memory=512 << 30, gres=Tres((("gres/gpu", 8),)))
+...          for i in (1, 2)]
+>>> from slurm_plugins.client.values import Hosts
+>>> from site_configs.site import Site
+>>> gpu = Partition(name="gpu", state="UP", is_default=True, nodes=Hosts("n[1-2]"))
+>>> inventory = build(nodes, [gpu], Site(cluster="c"))
+>>> pool = inventory.pool("gpu")
+>>> pool.gpus_per_node, pool.kinds[0].count, pool.kinds[0].cpus
+(8, 2, 64)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+from site_configs.hostlist import expand
+from site_configs.site_model import Site
+from site_configs.topology import Topologies, Topology
+from slurm_plugins.client.values import Node, Partition
+
+__all__ = ["EMPTY", "Inventory", "Kind", "Pool", "build"]
+
+T = TypeVar("T")
+_MIB: Final = 1 << 20
+_REMEMBERED: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Nodes that are alike: GPUs by type ("" where Gres names none), CPUs, memory in MiB, features.
+
+    `count` are all of them, `usable` those that Slurm may start jobs on now or when their present ones end.
+    """
+
+    gpu_types: tuple[tuple[str, int], ...]
+    cpus: int
+    memory: int
+    features: frozenset[str]
+    nodes: tuple[str, ...] = field(repr=False)
+    usable: int
+
+    @property
+    def count(self) -> int:
+        """Nodes of this kind, those that are down too."""
+        return len(self.nodes)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one node, of all types."""
+        return sum(count for _, count in self.gpu_types)
+
+    def gpus_of(self, gpu_type: str) -> int:
+        """GPUs of one node that a request for `gpu_type` may have; any type when it is empty."""
+        if not gpu_type:
+            return self.gpus
+        return sum(count for name, count in self.gpu_types if name == gpu_type)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A partition: its kinds of nodes, how they hang together, what its jobs get unasked.
+
+    Limits are None where there is none. Memory is MiB, times are seconds.
+    """
+
+    name: str
+    is_default: bool = False
+    kinds: tuple[Kind, ...] = ()
+    topology: Topology = field(default_factory=Topology.flat)
+    max_nodes: int | None = None
+    max_time: int | None = None
+    default_time: int | None = None
+    default_cpus_per_gpu: int | None = None
+    default_memory_per_gpu: int | None = None
+    default_memory_per_cpu: int | None = None
+    default_memory_per_node: int | None = None
+    max_memory_per_cpu: int | None = None
+    max_memory_per_node: int | None = None
+    max_cpus_per_node: int | None = None
+    _memory: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def gpus_per_node(self) -> int:
+        """Most GPUs of one node; 0 where there are none."""
+        return max((kind.gpus for kind in self.kinds), default=0)
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes it has."""
+        return sum(kind.count for kind in self.kinds)
+
+    def remember(self, key: Hashable, work: Callable[[], T]) -> T:
+        """What `work` gives, worked out once for this snapshot; `key` must name the stage and all that it
+        depends on.
+
+        Users choose some keys: what is beyond 4096 of them is worked out each time.
+        """
+        memory = self._memory
+        try:
+            found: T = memory[key]
+        except KeyError:
+            found = work()
+            if len(memory) < _REMEMBERED:
+                memory[key] = found
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """All partitions at one moment. Empty: nothing is known, and no stage changes anything."""
+
+    pools: Mapping[str, Pool] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+    default: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.pools)
+
+    def pool(self, name: str | None) -> Pool | None:
+        """The partition of that name; the default one for None; None when Slurm has no such partition."""
+        return self.pools.get(name or self.default)
+
+    def pools_of(self, names: str | None) -> tuple[Pool, ...]:
+        """The partitions of ``-p a,b``; empty when one of them is unknown."""
+        found = [self.pool(name) for name in (names or self.default).split(",")]
+        return tuple(pool for pool in found if pool is not None) if None not in found else ()
+
+
+EMPTY: Final = Inventory()
+
+
+def build(
+    nodes: Iterable[Node],
+    partitions: Iterable[Partition],
+    site: Site,
+    topologies: Topologies | None = None,
+    *,
+    pause: Callable[[], None] | None = None,
+) -> Inventory:
+    """The snapshot of what Slurm said, completed by what the site file declares where Slurm is silent.
+
+    `topologies` None is a flat network. `pause` is called every few hundred nodes: a service thread gives way
+    there.
+    """
+    by_name: dict[str, Node] = {node.name: node for node in nodes}
+    pools: dict[str, Pool] = {}
+    default = ""
+    flat = Topology.flat()
+    for partition in partitions:
+        declared = site.partitions.get(partition.name)
+        wanted = (
+            expand(partition.nodes.expression) if partition.nodes else (declared.nodes if declared else ())
+        )
+        groups: dict[Hashable, list[Node]] = {}
+        for number, name in enumerate(wanted):
+            if pause is not None and number % 256 == 255:
+                pause()
+            node = by_name.get(name)
+            if node is None:
+                continue
+            fallback = declared.gpu_type if declared else ""
+            key = (_gpu_types(node, fallback), node.cpus_effective or node.cpus or 0, (node.memory or 0) //
+            _MIB,
+                   frozenset(node.active_features or node.features))  # fmt: skip
+            groups.setdefault(key, []).append(node)
+        kinds = tuple(
+            Kind(*key, nodes=tuple(n.name for n in group), usable=sum(n.available for n in group))  # type:
+            ignore[misc]
+            for key, group in groups.items()
+        )
+        topology = flat
+        if topologies is not None:
+            topology = topologies.of((declared.topology if declared else "") or None)
+        pools[partition.name] = Pool(
+            partition.name,
+            partition.is_default,
+            kinds,
+            topology,
+            max_nodes=partition.max_nodes,
+            max_time=partition.max_time,
+            default_time=partition.default_time,
+            default_cpus_per_gpu=partition.default_cpus_per_gpu,
+            default_memory_per_gpu=_mib(partition.default_memory_per_gpu),
+            default_memory_per_cpu=_mib(partition.default_memory_per_cpu),
+            default_memory_per_node=_mib(partition.default_memory_per_node),
+            max_memory_per_cpu=_mib(partition.max_memory_per_cpu),
+            max_memory_per_node=_mib(partition.max_memory_per_node),
+            max_cpus_per_node=partition.max_cpus_per_node,
+        )
+        if partition.is_default:
+            default = partition.name
+    return Inventory(MappingProxyType(pools), default)
+
+
+def _mib(size: int | None) -> int | None:
+    return None if size is None else size // _MIB
+
+
+def _gpu_types(node: Node, fallback: str) -> tuple[tuple[str, int], ...]:
+    """GPUs by type. slurm.conf may name some with a type and others without; `fallback` is the site file's
+    word."""
+    typed = {name.partition(":")[2]: n for name, n in node.gres.items() if name.startswith("gres/gpu:") and n}
+    rest = node.gpus - sum(typed.values())
+    if rest > 0:
+        typed[fallback if fallback and fallback not in typed else ""] = rest
+    return tuple(sorted(typed.items()))

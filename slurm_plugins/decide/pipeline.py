@@ -1,0 +1,221 @@
+"""From a request to a decision: the stages in order, each seeing what the ones before it changed.
+
+    Request -> gang -> topology -> sensitivity -> avoid_nodes -> the site's own -> limits -> Decision
+
+A stage's changes are made together or not at all: one that the table of edits forbids, or that the job's steps would not see
+(`steps`), drops the stage's whole proposal with a note. A stage that raises costs its own proposal only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from site_configs.site_model import MODES, Mode
+from site_configs.units import format_size
+from slurm_plugins.decide.context import Context
+from slurm_plugins.decide.decision import (
+    MAX_SAY,
+    MAX_SAY_BYTES,
+    Change,
+    Decision,
+    Note,
+    Proposal,
+    StageFailure,
+)
+from slurm_plugins.decide.edits import Value, check, check_env
+from slurm_plugins.decide.request import Request, with_edits
+from slurm_plugins.decide.stage import Stage
+from slurm_plugins.decide.steps import mirrors
+
+__all__ = ["decide", "mode_for", "option", "sentence"]
+
+# Fields that no stage reads: cut short, they change no decision.
+_UNREAD: Final = frozenset(
+    {"comment", "dependency", "extra", "name", "user_name", "work_dir", "array_inx", "licenses"}
+)
+
+
+def decide(
+    request: Request,
+    context: Context,
+    *,
+    decision_id: str,
+    stages: Sequence[Stage] | None = None,
+    mode: Mode | None = None,
+) -> Decision:
+    """Decide one request.
+
+    Parameters
+    ----------
+    decision_id: "d-" and 16 hexadecimal digits, made by the caller: nothing here is random.
+    stages: None for gsub's own. mode: None for what the site file says of the job's partition, account and
+    user.
+
+    Never raises for what a request, a site's stage or an odd snapshot may hold.
+    """
+    if stages is None:
+        from slurm_plugins.decide.stages import STAGES
+
+        stages = STAGES
+    if mode is None:
+        mode = mode_for(request, context)
+    if request.opted_out:
+        return Decision(decision_id, mode, opted_out=True)
+    if not context.inventory:
+        return Decision(decision_id, mode, notes=(Note("what the cluster has is not known yet", "pipeline"),))
+    if unknown := sorted(set(request.cut) - _UNREAD):
+        why = f"not looked at: {', '.join(unknown[:3])} is longer than what travels to gsub"
+        return Decision(decision_id, mode, notes=(Note(why, "pipeline"),))
+    run = _Run(request, context)
+    for stage in stages:
+        run.take(stage)
+        if run.reject is not None:
+            break
+    return run.decision(decision_id, mode)
+
+
+def mode_for(request: Request, context: Context) -> Mode:
+    """How far gsub may go with this job; of several partitions (``-p a,b``) the most cautious counts."""
+    job = request.job
+    names = (job.partition or context.inventory.default).split(",")
+    account = job.account or job.default_account or ""
+    site = context.site
+    return min(
+        (site.mode_for(partition=name, account=account, uid=request.uid) for name in names), key=MODES.index
+    )
+
+
+class _Run:
+    """One walk through the stages."""
+
+    def __init__(self, request: Request, context: Context) -> None:
+        self.asked = request
+        self.now = request
+        self.context = context
+        self.changes: list[Change] = []
+        self.env: dict[str, str] = {}
+        self.notes: list[Note] = []
+        self.failures: list[StageFailure] = []
+        self.reject: str | None = None
+
+    def take(self, stage: Stage) -> None:
+        try:
+            proposal = stage.decide(self.now, self.context)
+            changes = tuple(replace(change, stage=stage.name) for change in proposal.changes)
+            self._merge(proposal, changes, stage.name)
+        except (
+            Exception
+        ) as error:  # a stage may be a site's own: its fault must not cost a job or the others' work
+            self.failures.append(StageFailure(stage.name, f"{type(error).__name__}: {error}"[:300]))
+
+    def _merge(self, proposal: Proposal, changes: tuple[Change, ...], stage: str) -> None:
+        notes = [replace(note, stage=stage) for note in proposal.notes]
+        if changes:
+            edits: dict[str, Value] = {change.field: change.after for change in changes}
+            for name, value in edits.items():
+                check(name, value)
+            seen = mirrors(self.now, edits, self.context.slurm.release)
+            for name, text in seen.env.items():
+                check_env(name, text)
+            if seen.refused:
+                name, why = next(iter(seen.refused.items()))
+                notes.append(Note(f"{option(name, edits[name])} is left as it is: {why}", stage))
+            else:
+                self.now = with_edits(self.now, edits, seen.env)
+                self.env.update(seen.env)
+                self.changes = [*self.changes, *changes]
+        self.notes += notes
+        if proposal.reject is not None:
+            self.reject = proposal.reject
+
+    def decision(self, decision_id: str, mode: Mode) -> Decision:
+        changes, env = tuple(self.changes), dict(self.env)
+        say = _say(changes, self.notes, self.reject, mode)
+        if mode == "enforce" and self.reject is None:
+            # The id travels with the job, so that what it does later finds what was decided.
+            if self.asked.batch:
+                env["GSUB_DECISION"] = decision_id
+            if not self.asked.job.admin_comment:
+                changes = (*changes, Change("admin_comment", None, f"gsub:{decision_id}"))
+        return Decision(
+            decision_id,
+            mode,
+            changes,
+            env,
+            tuple(self.notes),
+            self.reject,
+            say,
+            failures=tuple(self.failures),
+        )
+
+
+# --- words ----------------------------------------------------------------------------------------------------------
+
+# A field as the option that a user would type; {} is the value.
+_OPTIONS: Final[Mapping[str, str]] = {
+    "min_nodes": "--nodes={}",
+    "max_nodes": "--nodes=1-{}",
+    "num_tasks": "--ntasks={}",
+    "ntasks_per_node": "--ntasks-per-node={}",
+    "shared": "--exclusive",
+    "gres": "--gres={}",
+    "cpus_per_task": "--cpus-per-task={}",
+    "cpus_per_tres": "--cpus-per-gpu={}",
+    "min_cpus": "{} CPUs",
+    "pn_min_cpus": "--mincpus={}",
+    "min_mem_per_node": "--mem={}",
+    "min_mem_per_cpu": "--mem-per-cpu={}",
+    "mem_per_tres": "--mem-per-gpu={}",
+    "req_switch": "--switches={}",
+    "wait4switch": "a wait of up to {} s for its switches",
+    "segment_size": "--segment={}",
+    "features": "--constraint={}",
+    "prefer": "--prefer={}",
+    "exc_nodes": "--exclude={}",
+    "admin_comment": "AdminComment={}",
+}
+
+
+def option(name: str, value: Value) -> str:
+    """A field and its value as a user would type them.
+
+    >>> option("min_mem_per_node", 49152), option("cpus_per_tres", "gres:gpu:8")
+    ('--mem=48G', '--cpus-per-gpu=8')
+    """
+    text = str(value)
+    if name.startswith("min_mem_per_") and isinstance(value, int):
+        text = format_size(value)
+    elif name in ("cpus_per_tres", "mem_per_tres"):
+        text = text.rpartition(":")[2]
+        if name == "mem_per_tres" and text.isdigit():
+            text = format_size(int(text))
+    elif name == "gres":
+        text = text.removeprefix("gres:").removeprefix("gres/")
+    return _OPTIONS.get(name, name + "={}").format(text)
+
+
+def sentence(change: Change) -> str:
+    """A change as one line: ``--nodes=2 (not stated before): the fewest nodes that hold 16 GPUs evenly``."""
+    was = "not stated before" if change.before is None else f"was {option(change.field, change.before)}"
+    return f"{option(change.field, change.after)} ({was}): {change.reason}"
+
+
+def _say(changes: Sequence[Change], notes: Sequence[Note], reject: str | None, mode: Mode) -> tuple[str, ...]:
+    if mode == "observe":
+        return ()
+    if reject is not None:
+        return tuple(_line(line) for line in reject.splitlines()[:3])
+    verb = "set" if mode == "enforce" else "would set"
+    lines = [_line(f"gsub {verb} {sentence(change)}") for change in changes if change.reason]
+    lines += [_line(f"gsub: {note.text}") for note in notes if note.advice]
+    return tuple(lines[:MAX_SAY])
+
+
+def _line(text: str) -> str:
+    """One line that a terminal shows as it is: reasons may quote what a user or a site wrote."""
+    shown = "".join(char if char.isprintable() else "?" for char in text)
+    while len(shown.encode("utf-8", "replace")) > MAX_SAY_BYTES:
+        shown = shown[: min(len(shown) - 1, MAX_SAY_BYTES)]
+    return shown

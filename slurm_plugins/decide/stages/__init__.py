@@ -1,0 +1,11 @@
+"""gsub's own stages, in their order."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from slurm_plugins.decide.stage import Stage
+
+__all__ = ["STAGES"]
+
+STAGES: Final[tuple[Stage, ...]] = ()
