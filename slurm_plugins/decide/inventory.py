@@ -1,8 +1,8 @@
 """The cluster as the stages see it: partitions, kinds of nodes, leaves. A snapshot, built off the path,
 swapped whole.
 
-A cluster of 10,000 nodes has a handful of kinds of nodes, so stages work on `Pool.kinds`, and what is asked again and again
-(how few leaves hold 4 nodes of 8 GPUs?) goes through `Pool.remember`.
+A cluster of 10,000 nodes has a handful of kinds of nodes, so stages work on `Pool.kinds`, and what is asked again and
+again (how few leaves hold 4 nodes of 8 GPUs?) goes through `Pool.remember`.
 
 >>> from slurm_plugins.client.values import Node, NodeState, Partition, Tres
 >>> nodes = [Node(name=f"n{i}", state=NodeState.IDLE, cpus=64, memory=512 << 30, gres=Tres((("gres/gpu", 8),)))
@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from site_configs.hostlist import expand
 from site_configs.site_model import Site
@@ -33,6 +33,7 @@ __all__ = ["EMPTY", "Inventory", "Kind", "Pool", "build"]
 T = TypeVar("T")
 _MIB: Final = 1 << 20
 _REMEMBERED: Final = 4096
+_Like: TypeAlias = tuple[tuple[tuple[str, int], ...], int, int, frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,22 +161,15 @@ def build(
         wanted = (
             expand(partition.nodes.expression) if partition.nodes else (declared.nodes if declared else ())
         )
-        groups: dict[Hashable, list[Node]] = {}
+        groups: dict[_Like, list[Node]] = {}
         for number, name in enumerate(wanted):
             if pause is not None and number % 256 == 255:
                 pause()
-            node = by_name.get(name)
-            if node is None:
-                continue
-            fallback = declared.gpu_type if declared else ""
-            key = (_gpu_types(node, fallback), node.cpus_effective or node.cpus or 0, (node.memory or 0) //
-            _MIB,
-                   frozenset(node.active_features or node.features))  # fmt: skip
-            groups.setdefault(key, []).append(node)
+            if (node := by_name.get(name)) is not None:
+                groups.setdefault(_likeness(node, declared.gpu_type if declared else ""), []).append(node)
         kinds = tuple(
-            Kind(*key, nodes=tuple(n.name for n in group), usable=sum(n.available for n in group))  # type:
-            ignore[misc]
-            for key, group in groups.items()
+            Kind(*like, nodes=tuple(n.name for n in group), usable=sum(n.available for n in group))
+            for like, group in groups.items()
         )
         topology = flat
         if topologies is not None:
@@ -199,6 +193,13 @@ def build(
         if partition.is_default:
             default = partition.name
     return Inventory(MappingProxyType(pools), default)
+
+
+def _likeness(node: Node, gpu_type: str) -> _Like:
+    """What makes two nodes alike: the first fields of a `Kind`."""
+    features = frozenset(node.active_features or node.features)
+    cpus = node.cpus_effective or node.cpus or 0
+    return _gpu_types(node, gpu_type), cpus, (node.memory or 0) // _MIB, features
 
 
 def _mib(size: int | None) -> int | None:

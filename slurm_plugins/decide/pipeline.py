@@ -2,8 +2,8 @@
 
     Request -> gang -> topology -> sensitivity -> avoid_nodes -> the site's own -> limits -> Decision
 
-A stage's changes are made together or not at all: one that the table of edits forbids, or that the job's steps would not see
-(`steps`), drops the stage's whole proposal with a note. A stage that raises costs its own proposal only.
+A stage's changes are made together or not at all: one that the table of edits forbids, or that the job's steps would
+not see (`steps`), drops the stage's whole proposal with a note. A stage that raises costs its own proposal only.
 """
 
 from __future__ import annotations

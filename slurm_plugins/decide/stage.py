@@ -38,8 +38,7 @@ class Stage(ABC):
     def decide(self, request: Request, context: Context) -> Proposal:
         """Propose changes for one request.
 
-        Pure: no I/O, no clock, no state; the same arguments give the same answer. `request` already holds
-        what earlier stages
-        changed. What the user stated is not changed unless the job or the site allows it. It has a millisecond; what it raises
-        is recorded and its proposal dropped.
+        Pure: no I/O, no clock, no state; the same arguments give the same answer. `request` already holds what earlier
+        stages changed. What the user stated is not changed unless the job or the site allows it. It has a millisecond;
+        what it raises is recorded and its proposal dropped.
         """
