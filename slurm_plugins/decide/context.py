@@ -18,8 +18,7 @@ class SlurmFacts:
     """What Slurm's configuration says that decisions rest on.
 
     `release` is (major, minor), (0, 0) when not known. `max_switch_wait` is SchedulerParameters' in seconds.
-    `topology_plugin` is
-    tree, block, flat, ... without "topology/"; flat also stands for none and default.
+    `topology_plugin` is tree, block, flat, ... without "topology/"; flat also stands for none and default.
     """
 
     release: tuple[int, int] = (0, 0)
@@ -46,9 +45,8 @@ class Curve:
 class Workload:
     """What the store knows of a workload: None is "not known".
 
-    `slowdown` is run time spread over run time compact, `run_time` the expected run time in seconds,
-    `memory_peak` MiB for each GPU,
-    `runs` the attempts it rests on. `source` says where from: "workload", "class" or "site".
+    `slowdown` is run time spread over run time compact, `run_time` the expected run time in seconds, `memory_peak` MiB
+    for each GPU, `runs` the attempts it rests on. `source` says where from: "workload", "class" or "site".
     """
 
     key: str

@@ -32,11 +32,9 @@ MAX_SAY_BYTES: Final = 400
 class Change:
     """One field that is to be set.
 
-    `before` is what the user's request holds there (None: open). `reason` is one sentence for the user,
-    without a full stop at its
-    end: "2 nodes x 8 GPUs: the fewest nodes that hold 16 GPUs evenly". A change without a reason is for the
-    machine alone
-    (max_nodes beside min_nodes): the sentence of its neighbour covers it.
+    `before` is what the user's request holds there (None: open). `reason` is one sentence for the user, without a
+    full stop: "2 nodes x 8 GPUs: the fewest nodes that hold 16 GPUs evenly". A change without a reason is for the
+    machine alone (max_nodes beside min_nodes): the sentence of its neighbour covers it.
     """
 
     field: str
@@ -86,9 +84,8 @@ class StageFailure:
 class Decision:
     """What gsub would do with a job, and how far it may go.
 
-    `changes` are all that were decided; `edits` and `env` are what goes to the job when the mode is enforce:
-    empty when the user
-    opted out. `say` are the lines for the user in this mode.
+    `changes` are all that were decided; `edits` and `env` go to the job when the mode is enforce; both are empty when
+    the user opted out. `say` are the lines for the user in this mode.
     """
 
     id: str

@@ -1,5 +1,4 @@
-"""The cluster as the stages see it: partitions, kinds of nodes, leaves. A snapshot, built off the path,
-swapped whole.
+"""The cluster as the stages see it, partitions, kinds of nodes, leaves: a snapshot, built aside and swapped whole.
 
 A cluster of 10,000 nodes has a handful of kinds of nodes, so stages work on `Pool.kinds`, and what is asked again and
 again (how few leaves hold 4 nodes of 8 GPUs?) goes through `Pool.remember`.
