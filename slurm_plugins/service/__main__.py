@@ -1,0 +1,148 @@
+"""``gsubd``: read the command line, say what is wrong with it, run the daemon."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from site_configs.site import SiteError, find_site, load_site
+from site_configs.site_model import Site
+from slurm_plugins.service.daemon import Daemon, Options
+from slurm_plugins.service.errors import StartError, one_line
+from slurm_plugins.service.peers import uid_of
+
+__all__ = ["main"]
+
+USAGE = 2
+"""Exit code for a configuration that cannot work; systemd does not start us again after it."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run gsubd. Exit code 0 after SIGTERM, 2 for a wrong configuration."""
+    arguments = _parser().parse_args(argv)
+    _log_to_stderr(arguments.verbose)
+    try:
+        options, site = _options(arguments)
+        asyncio.run(_serve(options, site))
+    except StartError as error:
+        print(f"gsubd: {error}", file=sys.stderr)
+        return USAGE
+    except SiteError as error:
+        print(f"gsubd: {error}", file=sys.stderr)
+        return USAGE
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+async def _serve(options: Options, site: Site) -> None:
+    await Daemon(options, site).run()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gsubd",
+        description="Answers the shim in slurmctld: decides what each submission gets. See docs/service.md.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--site", type=Path, metavar="PATH", help="site file (GSUB_SITE, /etc/gsub/site.toml)"
+    )
+    parser.add_argument(
+        "--socket", type=Path, metavar="PATH", help="decision socket (the site file's service.socket)"
+    )
+    parser.add_argument(
+        "--state",
+        type=Path,
+        default=Path("/var/lib/gsub"),
+        metavar="DIR",
+        help="folder for records (%(default)s)",
+    )
+    parser.add_argument(
+        "--listen",
+        default="127.0.0.1:6830",
+        metavar="HOST:PORT",
+        help='metrics over HTTP, or "none" (%(default)s)',
+    )
+    parser.add_argument(
+        "--group", metavar="NAME", help="group of the decision socket (slurm, where there is one)"
+    )
+    parser.add_argument(
+        "--allow-uid",
+        action="append",
+        default=[],
+        metavar="USER",
+        help="may ask too, beside root and SlurmUser",
+    )
+    parser.add_argument("--verbose", action="store_true", help="log more")
+    return parser
+
+
+def _options(arguments: argparse.Namespace) -> tuple[Options, Site]:
+    path = arguments.site or find_site()
+    site = load_site(path) if path is not None else Site(cluster="")
+    allowed = set()
+    for name in arguments.allow_uid:
+        uid = uid_of(name)
+        if uid is None:
+            raise StartError(
+                f"--allow-uid {name}", "there is no such user here", "give a login name or a uid"
+            )
+        allowed.add(uid)
+    socket = arguments.socket or Path(site.service.socket)
+    return (
+        Options(
+            socket=socket.absolute(),
+            state=arguments.state.absolute(),
+            site=path,
+            group=arguments.group,
+            listen=_listen(arguments.listen),
+            allowed=frozenset(allowed),
+        ),
+        site,
+    )
+
+
+def _listen(text: str) -> tuple[str, int] | None:
+    if text == "none":
+        return None
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise StartError(
+            f"--listen {text}", "that is no HOST:PORT", 'write it like 127.0.0.1:6830, or "none"'
+        )
+    return host.strip("[]"), int(port)
+
+
+class _OneLine(logging.Formatter):
+    """``gsubd: warning: ...``; under systemd with the priority that journald reads (sd-daemon(3))."""
+
+    _PRIORITY = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}  # noqa: RUF012
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, whatever it quotes; a traceback's lines follow."""
+        text = one_line(record.getMessage(), 2000)
+        word = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
+        lines = [f"gsubd: {word}{text}"]
+        if record.exc_info:
+            lines += [f"  {one_line(line)}" for line in self.formatException(record.exc_info).splitlines()]
+        prefix = f"<{self._PRIORITY[record.levelname]}>" if "JOURNAL_STREAM" in os.environ else ""
+        return "\n".join(prefix + line for line in lines)
+
+
+def _log_to_stderr(verbose: bool) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(_OneLine())
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG if verbose else logging.INFO)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

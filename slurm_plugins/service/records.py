@@ -1,0 +1,199 @@
+"""Decisions written down: JSON lines in a file, by a thread of its own, so that no submission waits for a disk.
+
+``STATE/decisions.jsonl`` is appended to and turned over at a size: decisions.jsonl.1 is the one before, and so on. What
+cannot be written is counted and gone; decisions go on. Until there is a store this is the record.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from slurm_plugins.service.errors import StartError, one_line
+
+__all__ = ["FILES", "FILE_BYTES", "Journal", "tail"]
+
+FILE_BYTES: Final = 64 << 20
+"""A file that has grown to this is turned over."""
+FILES: Final = 8
+"""Files kept beside the present one."""
+_QUEUE = 10_000
+_BATCH = 256
+
+_log = logging.getLogger("gsubd")
+
+
+class Journal:
+    """The file of records. `put` may be called from any thread and never waits.
+
+    Raises StartError when the folder cannot be written to.
+    """
+
+    def __init__(self, folder: Path, *, file_bytes: int = FILE_BYTES, files: int = FILES) -> None:
+        self.path = folder / "decisions.jsonl"
+        self._file_bytes = file_bytes
+        self._files = files
+        self._queue: queue.SimpleQueue[Callable[[], bytes] | None] = queue.SimpleQueue()
+        self.dropped = 0
+        """Records that were lost: no room in the queue or on the disk."""
+        self.written = 0
+        self._failing = False
+        try:
+            self._handle = self._open()
+        except OSError as error:
+            raise StartError(
+                f"cannot write records to {self.path}",
+                error.strerror or "",
+                "give the folder to the user that gsubd runs as, or name another with --state",
+            ) from None
+        self._thread = threading.Thread(target=self._run, name="records", daemon=True)
+        self._thread.start()
+
+    def _open(self) -> int:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        handle = os.open(self.path, flags, 0o640)
+        # What a crash or a full disk cut off must not swallow the next record
+        size = os.fstat(handle).st_size
+        if size and os.pread(handle, 1, size - 1) != b"\n":
+            with suppress(OSError):
+                os.write(handle, b"\n")
+        return handle
+
+    def put(self, line: Callable[[], bytes]) -> None:
+        """Have a record written; `line` makes its JSON, without a newline, in the writer's thread."""
+        if self._queue.qsize() >= _QUEUE:
+            self.dropped += 1
+        else:
+            self._queue.put(line)
+
+    def close(self, seconds: float = 1.0) -> None:
+        """Write what is waiting, for so long at most."""
+        self._queue.put(None)
+        self._thread.join(seconds)
+
+    def _run(self) -> None:
+        last = False
+        while not last:
+            batch: list[Callable[[], bytes]] = []
+            item = self._queue.get()
+            while True:
+                if item is None:
+                    last = True
+                    break
+                batch.append(item)
+                if len(batch) >= _BATCH:
+                    break
+                try:
+                    item = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+            self._write(batch)
+        os.close(self._handle)
+
+    def _write(self, batch: list[Callable[[], bytes]]) -> None:
+        lines = []
+        for line in batch:
+            try:
+                lines.append(line() + b"\n")
+            except Exception:
+                # a record that cannot be encoded is our bug: it must not end the thread that writes the others
+                self.dropped += 1
+                _log.exception("a record could not be encoded")
+        if not lines:
+            return
+        try:
+            self._turn_over(sum(map(len, lines)))
+            self._append(lines)
+        except OSError as error:
+            self._fail(error)
+        else:
+            if self._failing:
+                self._failing = False
+                _log.warning("records are written again to %s (%d were lost so far)", self.path, self.dropped)
+
+    def _append(self, lines: list[bytes]) -> None:
+        """Append whole lines; one that does not fit is taken back, and those after it are lost."""
+        done = 0
+        start = os.fstat(self._handle).st_size
+        try:
+            data = b"".join(lines)
+            while done < len(data):
+                done += os.write(self._handle, data[done:])
+        except OSError:
+            kept, whole = 0, 0
+            for line in lines:
+                if kept + len(line) > done:
+                    break
+                kept += len(line)
+                whole += 1
+            with suppress(OSError):
+                os.ftruncate(self._handle, start + kept)
+            self.written += whole
+            self.dropped += len(lines) - whole
+            raise
+        self.written += len(lines)
+
+    def _fail(self, error: OSError) -> None:
+        if not self._failing:
+            self._failing = True
+            _log.error(
+                "records cannot be written to %s: %s; decisions go on, records are lost",
+                self.path,
+                one_line(error.strerror or str(error)),
+            )
+
+    def _turn_over(self, more: int) -> None:
+        """Begin a new file when this one is full or was taken away."""
+        here = os.fstat(self._handle)
+        try:
+            ours = os.path.samestat(here, self.path.stat())
+        except FileNotFoundError:
+            ours = False
+        if ours and (here.st_size == 0 or here.st_size + more <= self._file_bytes):
+            return
+        if ours:
+            for number in range(self._files, 0, -1):
+                newer = self._numbered(number - 1)
+                with suppress(FileNotFoundError):
+                    newer.rename(self._numbered(number))
+        handle = self._open()
+        os.close(self._handle)
+        self._handle = handle
+
+    def _numbered(self, number: int) -> Path:
+        return self.path.with_name(f"{self.path.name}.{number}") if number else self.path
+
+
+def tail(path: Path, limit: int = 32 << 20) -> Iterator[dict[str, Any]]:
+    """The newest records of a journal, oldest first: those in the last `limit` bytes of it and of the file before.
+
+    Lines that are no record (cut off by a crash) are left out.
+    """
+    for file in (path.with_name(f"{path.name}.1"), path):
+        try:
+            with file.open("rb") as opened:
+                size = opened.seek(0, os.SEEK_END)
+                opened.seek(max(0, size - limit))
+                if size > limit:
+                    opened.readline()
+                yield from _decoded(opened)
+        except OSError:
+            continue
+
+
+def _decoded(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        try:
+            record = msgspec.json.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            yield record
