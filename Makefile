@@ -15,7 +15,7 @@ demo: $(VENV)/.ready ## a real training job on a real Slurm, reported
 	@$(RUN) -m site_configs.devcluster.demo
 
 test: $(VENV)/.ready ## the tests, on each Slurm release that can run here
-	@$(RUN) -m pytest $(PYTEST_ARGS)
+	@$(RUN) -m $(if $(PYTEST_ARGS),pytest $(PYTEST_ARGS),tests.side_by_side)
 
 cluster: $(VENV)/.ready ## start the development cluster
 	@$(DEVCLUSTER) up
