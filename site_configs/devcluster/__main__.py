@@ -64,7 +64,7 @@ def main() -> None:
     help="Mode in the site file.",
 )
 @click.option("--accounting/--no-accounting", default=True, show_default=True, help="slurmdbd on MariaDB.")
-@click.option("--gsub/--no-gsub", default=ClusterSpec().gsub, show_default=True, help="Shim and gsubd.")
+@click.option("--gsub/--no-gsub", default=True, show_default=True, help="Shim and gsubd.")
 def up(  # noqa: PLR0917 - click passes them by name
     name: str, nodes: int, gpus: int, slurm: Release, policy: Policy, accounting: bool, gsub: bool
 ) -> None:

@@ -226,13 +226,13 @@ class Cluster(Running):
 
     def _folders(self) -> None:
         """The daemons' folders, each owned by who writes there."""
-        slurm, root = self._daemon_user("slurm"), self._daemon_user("root")
-        munge = self._daemon_user("munge")
+        slurm, root = self.daemon_user("slurm"), self.daemon_user("root")
+        munge = self.daemon_user("munge")
         owners = {"spool/slurmctld": slurm, "munge": munge}
         if self.spec.accounting:
-            owners |= dict.fromkeys(_PRIVATE, self._daemon_user("mysql"))
+            owners |= dict.fromkeys(_PRIVATE, self.daemon_user("mysql"))
         if self.spec.gsub:
-            owners |= dict.fromkeys(("run/gsub", "spool/gsub"), self._daemon_user(gsubd.USER))
+            owners |= dict.fromkeys(("run/gsub", "spool/gsub"), self.daemon_user(gsubd.USER))
         owners |= {f"spool/{node}": root for node in self.spec.node_names}
         for name, owner in owners.items():
             folder = self.paths.root / name
@@ -316,7 +316,7 @@ class Cluster(Running):
 
     def _start_accounting(self) -> None:
         self.say("starting MariaDB and slurmdbd")
-        slurm, mysql = self._daemon_user("slurm"), self._daemon_user("mysql")
+        slurm, mysql = self.daemon_user("slurm"), self.daemon_user("mysql")
         password = accounting.new_password()
         accounting.initialise(self.run, self.paths, mysql.name)
         text = config.slurmdbd_conf(self.paths, self.ports, self._identity(), password)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.request
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +24,7 @@ def argv(paths: Paths, ports: Ports) -> list[str]:
         f"--socket={paths.decision_socket}",
         f"--state={paths.gsub_state}",
         f"--listen=127.0.0.1:{ports.gsubd}",
+        "--allow-uid=slurm",
     ]
 
 
@@ -34,15 +36,11 @@ def install_shim(paths: Paths) -> None:
 
 
 def job_submit_lua(paths: Paths) -> str:
-    """The shipped example with this cluster's paths for those of an ordinary installation."""
+    """The shipped example, with this cluster's paths for those of an ordinary installation."""
     text = (_LUA / "job_submit.lua").read_text()
-    moved = {
-        "/usr/libexec/gsub/gsub.lua": f"{paths.libexec}/gsub.lua",
-        "/run/gsub/decision.sock": str(paths.decision_socket),
-    }
-    for usual, here in moved.items():
-        text = text.replace(usual, here)
-    return text
+    before, hook, rest = text.partition("function slurm_job_submit")
+    setup = f'if gsub_ok then gsub.setup({{ socket = "{paths.decision_socket}" }}) end\n\n'
+    return before.replace("/usr/libexec/gsub", str(paths.libexec)) + setup + hook + rest
 
 
 def _put(path: Path, text: str) -> None:
@@ -54,13 +52,22 @@ def _put(path: Path, text: str) -> None:
     fresh.replace(path)
 
 
-def answers(ports: Ports) -> bool:
-    """Whether the service is there and healthy."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{ports.gsubd}/healthz", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
+def answers(paths: Paths) -> bool:
+    """Whether the service takes questions."""
+    return paths.decision_socket.is_socket()
+
+
+def metric(ports: Ports, name: str) -> float | None:
+    """The sum over all samples of a metric of the running service; None when it has none. Raises OSError."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{ports.gsubd}/metrics", timeout=5) as answer:
+        lines = answer.read().decode().splitlines()
+    values = [float(line.rpartition(" ")[2]) for line in lines if re.match(rf"{re.escape(name)}[ {{]", line)]
+    return sum(values) if values else None
+
+
+def write_site(paths: Paths, text: str) -> None:
+    """Replace the site file, at once."""
+    _put(paths.site, text)
 
 
 def decisions(paths: Paths) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from site_configs.devcluster.spec import ClusterSpec, DevClusterError, Paths
 USERS: Final = ("user1", "user2")
 READY_S: Final = 60.0
 # After a restart over old state a job may still be on the books, until slurmctld finds that it is gone.
+_SITE_READS: Final = "gsub_site_file_reads_total"
 _ANSWERING: Final = frozenset({"idle", "mix", "alloc", "comp"})
 
 
@@ -178,12 +179,23 @@ class Running:
         elif name == "mariadbd":
             self._await("MariaDB", self._database_up, "mariadbd")
         elif name == "gsubd":
-            self._await("gsubd", lambda: gsubd.answers(self.ports), "gsubd")
+            self._await("gsubd", lambda: gsubd.answers(self.paths), "gsubd")
 
     def restart(self, name: str) -> None:
         """Stop one daemon and start it again."""
         self.stop(name)
         self.start(name)
+
+    def write_site(self, text: str) -> None:
+        """Replace the site file, and wait until gsubd, where it runs, has read it."""
+        pid = self.daemons().get("gsubd")
+        before = (gsubd.metric(self.ports, _SITE_READS) or 0) if pid else 0
+        gsubd.write_site(self.paths, text)
+        if pid:
+            os.kill(pid, signal.SIGHUP)
+            self._await(
+                "the new site file", lambda: (gsubd.metric(self.ports, _SITE_READS) or 0) > before, "gsubd"
+            )
 
     def decisions(self) -> list[dict[str, Any]]:
         """What gsubd has written down so far, oldest first."""
@@ -229,12 +241,12 @@ class Running:
         return facts
 
     def _launch(self, name: str) -> None:
-        mysql = self._daemon_user("mysql").name if self.spec.accounting else ""
+        mysql = self.daemon_user("mysql").name if self.spec.accounting else ""
         argv, user = daemons.command(name, self.spec, self.paths, self.ports, mysql)
         self._ask(
             op="start",
             name=name,
-            argv=self.rootfs.argv(argv, user=self._daemon_user(user)),
+            argv=self.rootfs.argv(argv, user=self.daemon_user(user)),
             env={
                 "PATH": SYSTEM_PATH,
                 "LANG": "C.UTF-8",
@@ -305,7 +317,7 @@ class Running:
 
     # --- who ------------------------------------------------------------------------------------------------------
 
-    def _daemon_user(self, name: str) -> User:
+    def daemon_user(self, name: str) -> User:
         """The system user of a daemon; oneself in single-user mode."""
         if os.geteuid() != 0:
             return machine_user(me())

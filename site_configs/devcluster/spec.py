@@ -74,7 +74,7 @@ class ClusterSpec:
     slurm: Release = "host"
     policy: Policy = "observe"
     accounting: bool = True
-    gsub: bool = False
+    gsub: bool = True
 
     def __post_init__(self) -> None:
         check_name(self.name)

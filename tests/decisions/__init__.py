@@ -1,0 +1,1 @@
+"""Tests of decisions on a real Slurm, with the shim in slurmctld and gsubd beside it."""
