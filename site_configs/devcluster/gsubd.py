@@ -31,7 +31,9 @@ def argv(paths: Paths, ports: Ports) -> list[str]:
 def install_shim(paths: Paths) -> None:
     """Copy the shim, and write the job_submit.lua that calls it, each at once: slurmctld may read them now."""
     paths.libexec.mkdir(parents=True, exist_ok=True)
-    _put(paths.libexec / "gsub.lua", (_LUA / "gsub.lua").read_text())
+    for part in sorted(_LUA.glob("*.lua")):
+        if part.name != "job_submit.lua":
+            _put(paths.libexec / part.name, part.read_text())
     _put(paths.etc / "job_submit.lua", job_submit_lua(paths))
 
 
