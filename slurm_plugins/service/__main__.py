@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from site_configs.site import SiteError, find_site, load_site
-from site_configs.site_model import Site
+from site_configs.site import SiteError, find_site
 from slurm_plugins.service.daemon import Daemon, Options
 from slurm_plugins.service.errors import StartError, one_line
 from slurm_plugins.service.peers import uid_of
+from slurm_plugins.service.polling import EVERY
+from slurm_plugins.service.site_watch import SiteFile
 
 __all__ = ["main"]
 
@@ -27,8 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     _log_to_stderr(arguments.verbose)
     try:
-        options, site = _options(arguments)
-        asyncio.run(_serve(options, site))
+        site = SiteFile(arguments.site or find_site())
+        asyncio.run(_serve(_options(arguments, site), site))
     except StartError as error:
         print(f"gsubd: {error}", file=sys.stderr)
         return USAGE
@@ -40,8 +42,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def _serve(options: Options, site: Site) -> None:
-    await Daemon(options, site).run()
+async def _serve(options: Options, site: SiteFile) -> None:
+    from slurm_plugins.decide.plugins import all_stages
+
+    stages, problems = all_stages()
+    for problem in problems:
+        logging.getLogger("gsubd").error("%s", problem)
+    # Threads write records and read reports beside the loop: they give way after 0.5 ms, not after 5
+    sys.setswitchinterval(0.0005)
+    daemon = Daemon(options, site, stages=stages)
+    # All that is loaded by now stays: the collector needs not walk it while a submission waits
+    gc.collect()
+    gc.freeze()
+    await daemon.run()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -79,13 +92,18 @@ def _parser() -> argparse.ArgumentParser:
         metavar="USER",
         help="may ask too, beside root and SlurmUser",
     )
+    parser.add_argument(
+        "--poll",
+        type=_seconds,
+        default=EVERY,
+        metavar="SECONDS",
+        help="from one look at Slurm to the next, at least 5 (%(default)g)",
+    )
     parser.add_argument("--verbose", action="store_true", help="log more")
     return parser
 
 
-def _options(arguments: argparse.Namespace) -> tuple[Options, Site]:
-    path = arguments.site or find_site()
-    site = load_site(path) if path is not None else Site(cluster="")
+def _options(arguments: argparse.Namespace, site: SiteFile) -> Options:
     allowed = set()
     for name in arguments.allow_uid:
         uid = uid_of(name)
@@ -94,18 +112,22 @@ def _options(arguments: argparse.Namespace) -> tuple[Options, Site]:
                 f"--allow-uid {name}", "there is no such user here", "give a login name or a uid"
             )
         allowed.add(uid)
-    socket = arguments.socket or Path(site.service.socket)
-    return (
-        Options(
-            socket=socket.absolute(),
-            state=arguments.state.absolute(),
-            site=path,
-            group=arguments.group,
-            listen=_listen(arguments.listen),
-            allowed=frozenset(allowed),
-        ),
-        site,
+    socket = arguments.socket or Path(site.taken.site.service.socket)
+    return Options(
+        socket=socket.absolute(),
+        state=arguments.state.absolute(),
+        group=arguments.group,
+        listen=_listen(arguments.listen),
+        allowed=frozenset(allowed),
+        poll=arguments.poll,
     )
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 5 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError("want 5 to 3600 seconds")
+    return seconds
 
 
 def _listen(text: str) -> tuple[str, int] | None:

@@ -41,8 +41,8 @@ class Connections:
         self.open: set[Asking] = set()
         self._gone = asyncio.Event()
 
-    def __call__(self) -> Asking:
-        """The protocol of a new connection, for asyncio."""
+    def new(self) -> Asking:
+        """A new connection's protocol, for asyncio."""
         return Asking(self)
 
     def left(self, asking: Asking) -> None:

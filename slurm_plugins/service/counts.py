@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from slurm_plugins.decide.decision import Decision
@@ -57,10 +57,19 @@ class Counts:
         self.reloads = registry.counter(
             "gsub_site_file_reads_total", "Times the site file was read, by how it ended.", ["result"]
         )
+        self._shim: dict[str, int] = {}
 
     def gauge(self, name: str, about: str, read: Callable[[], float | None]) -> None:
         """Add a value that is looked up when asked for."""
         self.registry.gauge(name, about, read)
+
+    def told_by_shim(self, totals: Mapping[str, int]) -> None:
+        """The shim tells its counts since its start; a count that fell means that it started anew."""
+        for event, total in totals.items():
+            if event in _SHIM and total >= 0:
+                before = self._shim.get(event, 0)
+                self.shim.add(event, by=total - before if total >= before else total)
+                self._shim[event] = total
 
     def decided(self, request: Request, decision: Decision, seconds: float) -> None:
         """Count one decision."""
@@ -76,9 +85,8 @@ class Counts:
             self.rejects.add(mode)
         for failure in decision.failures:
             self.stage_failures.add(failure.stage)
-        for event, number in request.shim.items():
-            if event in _SHIM and number > 0:
-                self.shim.add(event, by=number)
+        if request.shim:
+            self.told_by_shim(request.shim)
 
     def refused(self, why: str) -> None:
         """A connection was closed by us."""

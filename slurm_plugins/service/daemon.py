@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import select
 import signal
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from site_configs.site_model import Site
 from slurm_plugins.decide.context import Context
 from slurm_plugins.decide.decision import Decision
 from slurm_plugins.decide.request import Request
+from slurm_plugins.decide.stage import Stage
 from slurm_plugins.service.asking import Connections
 from slurm_plugins.service.counts import Counts
 from slurm_plugins.service.desk import Desk
+from slurm_plugins.service.errors import StartError
+from slurm_plugins.service.http import Page, serve_http
+from slurm_plugins.service.joins import Pending
+from slurm_plugins.service.lookout import ChildLookout, Lookout
+from slurm_plugins.service.metrics import CONTENT_TYPE
 from slurm_plugins.service.notify import Notifier
-from slurm_plugins.service.peers import Peers
-from slurm_plugins.service.records import Journal
-from slurm_plugins.service.socket_file import SocketFile
+from slurm_plugins.service.peers import Peers, uid_of
+from slurm_plugins.service.pending import PendingJoins
+from slurm_plugins.service.polling import EVERY, Polling
+from slurm_plugins.service.records import Journal, tail
+from slurm_plugins.service.site_watch import SiteFile
+from slurm_plugins.service.slurm_config import slurm_user_of_file
+from slurm_plugins.service.socket_file import BACKLOG, SocketFile
 from slurm_plugins.service.written import decision_line
 
 __all__ = ["Daemon", "Options"]
@@ -29,6 +40,8 @@ __all__ = ["Daemon", "Options"]
 _log = logging.getLogger("gsubd")
 _FINISH = 1.5
 """Seconds that ending may take; the shim's deadline is far below."""
+_SITE_SECONDS = 1.0
+"""How often the site file is looked at; a change is taken when it has stood for so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,34 +50,73 @@ class Options:
 
     socket: Path
     state: Path
-    site: Path | None = None
     group: str | None = None
     listen: tuple[str, int] | None = ("127.0.0.1", 6830)
     allowed: frozenset[int] = frozenset()
+    poll: float = EVERY
 
 
 class Daemon:
-    """One gsubd. `run` returns when it was told to end."""
+    """One gsubd. `run` returns when it was told to end.
 
-    def __init__(self, options: Options, site: Site, env: Mapping[str, str] | None = None) -> None:
+    `lookout` says where reports about Slurm come from: a child process, unless a test has its own.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        site: SiteFile,
+        *,
+        stages: Sequence[Stage] | None = None,
+        lookout: Lookout | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.options = options
         self.counts = Counts()
-        self.peers = Peers(options.allowed)
-        self.desk = Desk(Context(site), self.counts, done=self._decided)
+        self.site = site
         self._env = os.environ if env is None else env
+        self.peers = Peers(options.allowed)
+        user = slurm_user_of_file(self._env, site.taken.site.slurm.conf)
+        self.peers.learn_slurm_user(uid_of(user or "slurm"))
+        self.desk = Desk(Context(site.taken.site), self.counts, stages=stages, done=self._decided)
+        self.journal = Journal(options.state)
+        self.joins = PendingJoins(self.journal.put, self.counts)
+        self.joins.restore(tail(self.journal.path), time.time())
+        self.polling = Polling(
+            lookout or ChildLookout(self._env),
+            self.desk,
+            self.joins,
+            self.counts,
+            site=lambda: self.site.taken,
+            site_path=str(site.path or ""),
+            slurm_uid=self.peers.learn_slurm_user,
+            every=options.poll,
+        )
+        self._connections = Connections(self.desk.answer, self.peers, self.counts)
         self._stop = asyncio.Event()
+        self._gauges()
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT. Raises StartError."""
+        try:
+            await self._serve()
+        finally:
+            self.journal.close()
+        _log.info("ended")
+
+    async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
         notifier = Notifier(self._env)
-        self._journal = Journal(self.options.state)
+        http = await self._listen()
         file = SocketFile(self.options.socket, self.options.group)
-        connections = Connections(self.desk.answer, self.peers, self.counts)
+        background = [loop.create_task(self.polling.run()), loop.create_task(self._watch_site())]
         try:
-            server = await loop.create_unix_server(connections, sock=file.listening, start_serving=False)
+            server = await loop.create_unix_server(
+                self._connections.new, sock=file.listening, backlog=BACKLOG, start_serving=False
+            )
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._stop.set)
+            loop.add_signal_handler(signal.SIGHUP, self._reload)
             await server.start_serving()
             _log.info("answering on %s (group %s)", self.options.socket, file.group)
             notifier.send("READY=1")
@@ -72,14 +124,83 @@ class Daemon:
             await self._stop.wait()
             notifier.send("STOPPING=1")
             beat.stop()
-            await _hang_up(file, server, connections)
+            await _hang_up(file, server, self._connections)
         finally:
             file.close()
-            self._journal.close()
-        _log.info("ended")
+            if http is not None:
+                http.close()
+            for task in background:
+                task.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
+
+    # What happens beside the answers
 
     def _decided(self, request: Request, decision: Decision, at: float) -> None:
-        self._journal.put(lambda: decision_line(request, decision, at))
+        self.journal.put(lambda: decision_line(request, decision, at))
+        if decision.reject is None or decision.mode != "enforce":
+            self.joins.add(Pending.of(request, decision, at))
+
+    async def _watch_site(self) -> None:
+        while True:
+            await asyncio.sleep(_SITE_SECONDS)
+            if await asyncio.to_thread(self.site.changed):
+                self._reload()
+
+    def _reload(self) -> None:
+        """Take the site file anew: a change was seen, or SIGHUP came."""
+        taken = self.site.read()
+        self.counts.reloads.add("ok" if taken else "failed")
+        if taken:
+            self.desk.context = replace(self.desk.context, site=self.site.taken.site)
+            _log.info("site file taken: %s", self.site.path or "there is none")
+        self.polling.look_now()
+
+    # What can be seen from outside
+
+    async def _listen(self) -> asyncio.Server | None:
+        if self.options.listen is None:
+            return None
+        host, port = self.options.listen
+        pages = {"/metrics": self._metrics, "/healthz": self._health}
+        try:
+            server = await serve_http(host, port, pages)
+        except OSError as error:
+            raise StartError(
+                f"cannot listen on {host}:{port}",
+                error.strerror or str(error),
+                'free the port, name another with --listen, or "--listen none"',
+            ) from None
+        _log.info("metrics on http://%s:%d/metrics", *server.sockets[0].getsockname()[:2])
+        return server
+
+    def _metrics(self) -> Page:
+        return Page(self.counts.registry.text(), CONTENT_TYPE)
+
+    def _health(self) -> Page:
+        """200 while decisions can be made at all; 503 with the same text before the first look at Slurm."""
+        known = self.polling.answered is not None
+        state = {
+            "ready": known,
+            "inventory_age": self.polling.age,
+            "site_file_ok": self.site.ok,
+            "site_file_changed": self.site.taken.changed,
+        }
+        return Page(json.dumps(state) + "\n", "application/json", 200 if known else 503)
+
+    def _gauges(self) -> None:
+        gauge = self.counts.gauge
+        gauge("gsub_inventory_age_seconds", "Age of what is known of the cluster.", lambda: self.polling.age)
+        gauge("gsub_site_file_ok", "1 when the site file on disk is in force.", lambda: float(self.site.ok))
+        gauge(
+            "gsub_site_file_changed_seconds",
+            "When the site file that is in force was changed, in seconds since the epoch.",
+            lambda: self.site.taken.changed,
+        )
+        gauge("gsub_connections", "Connections to the decision socket.", lambda: len(self._connections.open))
+        gauge("gsub_waiting_for_job", "Decisions whose job is not known yet.", lambda: len(self.joins))
+        total = self.counts.registry.total
+        total("gsub_records_written_total", "Records written.", lambda: self.journal.written)
+        total("gsub_records_dropped_total", "Records lost: disk or queue full.", lambda: self.journal.dropped)
 
 
 class _Heartbeat:

@@ -55,11 +55,10 @@ class Counter:
 class Gauge:
     """A number that is looked up when somebody asks; None leaves it out: what is not known is not 0."""
 
-    kind = "gauge"
-
-    def __init__(self, name: str, about: str, read: Callable[[], float | None]) -> None:
+    def __init__(self, name: str, about: str, read: Callable[[], float | None], kind: str = "gauge") -> None:
         self.name = name
         self.about = about
+        self.kind = kind
         self._read = read
 
     def lines(self) -> Iterator[str]:
@@ -113,6 +112,12 @@ class Registry:
     def gauge(self, name: str, about: str, read: Callable[[], float | None]) -> Gauge:
         """A new gauge."""
         made = Gauge(name, about, read)
+        self._all.append(made)
+        return made
+
+    def total(self, name: str, about: str, read: Callable[[], float]) -> Gauge:
+        """A counter that is kept elsewhere and looked up when asked for."""
+        made = Gauge(name, about, read, "counter")
         self._all.append(made)
         return made
 

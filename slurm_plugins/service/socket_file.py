@@ -13,10 +13,10 @@ from pathlib import Path
 
 from slurm_plugins.service.errors import StartError
 
-__all__ = ["SocketFile"]
+__all__ = ["BACKLOG", "SocketFile"]
 
 _MODE = 0o660
-_BACKLOG = 128
+BACKLOG = 128
 
 
 class SocketFile:
@@ -127,7 +127,7 @@ class SocketFile:
             if gid is not None and gid != name.stat().st_gid:
                 _hand_over(name, gid, demanded)
             name.chmod(_MODE)  # chown may clear bits; and bind() obeys ACLs of the folder
-            listening.listen(_BACKLOG)
+            listening.listen(BACKLOG)
             listening.setblocking(False)
             name.rename(self.path)
         except BaseException:

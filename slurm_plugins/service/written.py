@@ -30,6 +30,7 @@ def decision_line(request: Request, decision: Decision, at: float) -> bytes:
         "opted_out": decision.opted_out,
         "uid": request.uid,
         "asked": {name: value for name in _ASKED if (value := getattr(job, name)) is not None},
+        "cut": request.cut,
         "batch": request.batch,
         "script": _digest(request),
         "changes": decision.changes,

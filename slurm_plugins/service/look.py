@@ -1,0 +1,119 @@
+"""One look at Slurm: its configuration, nodes, partitions, and the jobs that decisions wait for.
+
+What Slurm does not answer, or answers with nothing, is an error: an empty answer is not a fact, and gsubd keeps the
+one before it. Runs as a process of its own (``python -m slurm_plugins.service.look``): a question on standard input,
+a report on standard output.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from site_configs.site import parse_site
+from site_configs.site_model import Site
+from site_configs.topology import TopologyError
+from slurm_plugins.client.commands import CommandClient
+from slurm_plugins.client.errors import SlurmError, SlurmFormatError
+from slurm_plugins.client.protocol import SlurmClient
+from slurm_plugins.client.runner import Runner
+from slurm_plugins.client.values import Node, Partition
+from slurm_plugins.decide.inventory import Inventory, build
+from slurm_plugins.service.joins import submissions
+from slurm_plugins.service.slurm_config import SlurmConfig, read_config
+from slurm_plugins.service.wire import Question, Report, decode_question, encode_report
+
+__all__ = ["Slurm", "look", "slurm_environment"]
+
+COMMAND_SECONDS = 20.0
+"""What one command of Slurm may take; they give up on a silent controller after 10 s or so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slurm:
+    """How Slurm is reached: the client, and who reads the configuration."""
+
+    client: SlurmClient
+    config: Callable[[], SlurmConfig]
+
+    @classmethod
+    def here(cls, env: Mapping[str, str]) -> Slurm:
+        """Slurm's own commands, in `env`."""
+        runner = Runner(env, timeout=COMMAND_SECONDS)
+        return cls(CommandClient(env, timeout=COMMAND_SECONDS), lambda: read_config(runner))
+
+
+def look(slurm: Slurm, site: Site, question: Question) -> Report:
+    """Ask Slurm what there is, and what was submitted. Never raises SlurmError: the report tells."""
+    told = _cluster(slurm, site)
+    if question.jobs_since is None:
+        return told
+    at = time.time()
+    try:
+        found = submissions(slurm.client.jobs(user=question.user)).values()
+    except SlurmError as error:
+        return msgspec.structs.replace(told, jobs_error=str(error))
+    since = question.jobs_since
+    jobs = tuple(job for job in found if job.submitted >= since)
+    return msgspec.structs.replace(told, jobs_at=at, jobs=jobs)
+
+
+def _cluster(slurm: Slurm, site: Site) -> Report:
+    """Configuration and inventory."""
+    try:
+        config = slurm.config()
+        nodes = slurm.client.nodes()
+        partitions = slurm.client.partitions()
+        if not nodes or not partitions:
+            raise SlurmFormatError("no node or no partition is named", "")
+    except SlurmError as error:
+        return Report(error=str(error))
+    inventory, trouble = _inventory(nodes, partitions, site)
+    return Report(inventory=inventory, trouble=trouble, facts=config.facts, slurm_uid=config.slurm_uid)
+
+
+def _inventory(
+    nodes: tuple[Node, ...], partitions: tuple[Partition, ...], site: Site
+) -> tuple[Inventory, str]:
+    """The inventory; with a flat network, and a word about it, where the topology cannot be used."""
+    features = {node.name: node.active_features or node.features for node in nodes}
+    try:
+        topologies = site.topologies(features, features)
+        return build(nodes, partitions, site, topologies), ""
+    except TopologyError as error:
+        trouble = str(error)
+    except KeyError as error:
+        trouble = f"{site.topology.file}: no topology named {error}, which a partition of the site file names"
+    return build(nodes, partitions, site, None), trouble
+
+
+def slurm_environment(env: Mapping[str, str], site: Site) -> dict[str, str]:
+    """The environment of Slurm's commands: where the site file says that Slurm is."""
+    found = dict(env)
+    if site.slurm.conf:
+        found.setdefault("SLURM_CONF", site.slurm.conf)
+    if site.slurm.bin:
+        found["PATH"] = os.pathsep.join((site.slurm.bin, found.get("PATH", os.defpath)))
+    return found
+
+
+def main() -> int:
+    """Answer the question on standard input."""
+    # As an exception, so that a command of Slurm that is still running is ended with us
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    question = decode_question(sys.stdin.buffer.read())
+    site = parse_site(question.site, question.site_path) if question.site else Site(cluster="")
+    report = look(Slurm.here(slurm_environment(os.environ, site)), site, question)
+    sys.stdout.buffer.write(encode_report(report))
+    sys.stdout.buffer.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

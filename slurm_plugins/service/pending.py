@@ -1,0 +1,124 @@
+"""Decisions that wait for their jobs, over polls and restarts."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from slurm_plugins.service.counts import Counts
+from slurm_plugins.service.joins import LOST_AFTER, Joined, Pending, join
+from slurm_plugins.service.wire import Report
+
+__all__ = ["PendingJoins"]
+
+_log = logging.getLogger("gsubd")
+_MOST: Final = 50_000
+"""Decisions that may wait; of more, the oldest are given up."""
+_FORGET: Final = 2 * LOST_AFTER
+"""Seconds after which a job's submission can belong to no decision that still waits."""
+
+Put = Callable[[Callable[[], bytes]], None]
+
+
+class PendingJoins:
+    """What waits, what was found. `put` writes a record (`Journal.put`)."""
+
+    def __init__(self, put: Put, counts: Counts) -> None:
+        self._put = put
+        self._counts = counts
+        self._waiting: dict[str, Pending] = {}
+        self._taken: dict[int, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def restore(self, records: Iterable[Mapping[str, Any]], now: float) -> None:
+        """Take up what an earlier gsubd left: decisions of the last minutes that have no record after them."""
+        for record in records:
+            decision = str(record.get("decision"))
+            if record.get("kind") != "decision":
+                self._waiting.pop(decision, None)
+                submitted, job = record.get("submitted"), record.get("job")
+                if isinstance(job, int) and isinstance(submitted, int | float):
+                    self._taken[job] = float(submitted)
+                continue
+            one = Pending.of_record(record)
+            if one is not None and one.at > now - LOST_AFTER and waits(record):
+                self._waiting[one.id] = one
+        self._prune(now)
+
+    def add(self, one: Pending) -> None:
+        """A decision was made whose job will come."""
+        self._waiting[one.id] = one
+        if len(self._waiting) > _MOST:
+            del self._waiting[next(iter(self._waiting))]
+            self._counts.unjoined.add("overflow")
+
+    def wanted(self) -> tuple[float | None, str | None]:
+        """Since when jobs must be looked at (None: not at all), and of which user when it is one only."""
+        if not self._waiting:
+            return None, None
+        users = {one.user for one in self._waiting.values()}
+        return min(one.at for one in self._waiting.values()) - 2, users.pop() if len(users) == 1 else None
+
+    def take(self, report: Report, default_partition: str) -> None:
+        """Join what waits to the jobs of a report. One without jobs changes nothing, but time goes on."""
+        now = time.time()
+        if report.jobs is None:
+            lost = [one for one in self._waiting.values() if one.at + _FORGET < now]
+            self._give_up(lost, "dropped")
+            return
+        outcome = join(
+            [one for one in self._waiting.values() if one.at <= report.jobs_at],
+            {job.id: job for job in report.jobs},
+            looked=report.jobs_at,
+            taken=self._taken,
+            default_partition=default_partition,
+        )
+        for found in outcome.joined:
+            self._waiting.pop(found.decision, None)
+            self._taken[found.job.id] = found.job.submitted
+            self._counts.joined.add(found.by)
+            self._put(_line_of(found, now))
+        self._taken |= dict.fromkeys(outcome.spoilt, now)
+        self._give_up(outcome.ambiguous, "ambiguous")
+        self._give_up(outcome.lost, "dropped")
+        self._prune(now)
+
+    def _give_up(self, ones: Iterable[Pending], why: str) -> None:
+        for one in ones:
+            self._waiting.pop(one.id, None)
+            self._counts.unjoined.add(why)
+            self._put(_without_job(one, why, time.time()))
+
+    def _prune(self, now: float) -> None:
+        self._taken = {job: at for job, at in self._taken.items() if at > now - _FORGET}
+
+
+def waits(record: Mapping[str, Any]) -> bool:
+    """Whether a job is to be expected after a decision: not when it was refused."""
+    return not (record.get("reject") and record.get("mode") == "enforce" and not record.get("opted_out"))
+
+
+def _line_of(found: Joined, now: float) -> Callable[[], bytes]:
+    return lambda: msgspec.json.encode(
+        {
+            "v": 1,
+            "kind": "job",
+            "at": round(now, 3),
+            "decision": found.decision,
+            "job": found.job.id,
+            "array": found.job.array,
+            "het_offset": found.job.het_offset,
+            "submitted": found.job.submitted,
+            "by": found.by,
+        }
+    )
+
+
+def _without_job(one: Pending, why: str, now: float) -> Callable[[], bytes]:
+    return lambda: msgspec.json.encode({"v": 1, "kind": why, "at": round(now, 3), "decision": one.id})

@@ -1,0 +1,125 @@
+"""Keeping up with Slurm: a look every 30 s, the snapshot swapped whole, decisions joined to their jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from slurm_plugins.decide.context import Context
+from slurm_plugins.service.counts import Counts
+from slurm_plugins.service.desk import Desk
+from slurm_plugins.service.errors import one_line
+from slurm_plugins.service.lookout import Lookout
+from slurm_plugins.service.pending import PendingJoins
+from slurm_plugins.service.site_watch import Taken
+from slurm_plugins.service.wire import Question, Report
+
+__all__ = ["EVERY", "Polling"]
+
+EVERY = 30.0
+"""Seconds from one look at Slurm to the next."""
+_SOON = 2.0
+"""Seconds to the next look while there is no inventory yet; doubled each time."""
+
+_log = logging.getLogger("gsubd")
+
+
+class Polling:
+    """Looks at Slurm again and again; `run` ends only by being cancelled.
+
+    `site` gives the site file in force, `slurm_uid` is told SlurmUser's uid, `every` is seconds between looks.
+    """
+
+    def __init__(
+        self,
+        lookout: Lookout,
+        desk: Desk,
+        joins: PendingJoins,
+        counts: Counts,
+        *,
+        site: Callable[[], Taken],
+        site_path: str,
+        slurm_uid: Callable[[int | None], None],
+        every: float = EVERY,
+    ) -> None:
+        self._lookout = lookout
+        self._desk = desk
+        self._joins = joins
+        self._counts = counts
+        self._site = site
+        self._site_path = site_path
+        self._slurm_uid = slurm_uid
+        self._every = every
+        self._now = asyncio.Event()
+        self._said: dict[str, str] = {}
+        self.answered: float | None = None
+        """When the look began that the inventory is from, on the monotonic clock."""
+
+    def look_now(self) -> None:
+        """Have the next look follow at once."""
+        self._now.set()
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the inventory was seen; None when none was."""
+        return None if self.answered is None else time.monotonic() - self.answered
+
+    async def run(self) -> None:
+        """Look, take what was seen, wait, again."""
+        soon = min(_SOON, self._every)
+        while True:
+            self._now.clear()
+            began = time.monotonic()
+            await self._once(began)
+            wait = self._every
+            if self.answered is None:
+                wait, soon = soon, min(2 * soon, self._every)
+            try:
+                await asyncio.wait_for(self._now.wait(), max(0.0, began + wait - time.monotonic()))
+            except asyncio.TimeoutError:
+                continue
+
+    async def _once(self, began: float) -> None:
+        taken = self._site()
+        since, user = self._joins.wanted()
+        report = await self._lookout.look(
+            Question(site=taken.text, site_path=self._site_path, jobs_since=since, user=user)
+        )
+        self._take(report, began)
+        self._joins.take(report, self._desk.context.inventory.default)
+
+    def _take(self, report: Report, began: float) -> None:
+        self._say("looking at Slurm failed, what was known stays", report.error)
+        self._say("the network is taken as flat", report.trouble)
+        self._say("looking at jobs failed", report.jobs_error if report.jobs_error != report.error else "")
+        if report.inventory is None:
+            self._counts.polls.add("failed")
+            return
+        self._counts.polls.add("ok")
+        self._slurm_uid(report.slurm_uid)
+        # A site file taken meanwhile stays: its policy counts at once, what it declares of nodes from the next look on
+        self._desk.context = replace(self._desk.context, inventory=report.inventory, slurm=report.facts)
+        if self.answered is None:
+            _log.info("decisions begin: %s", _summary(self._desk.context))
+        self.answered = began
+
+    def _say(self, what: str, detail: str) -> None:
+        """A trouble once, and once that it is over."""
+        if detail and detail != self._said.get(what):
+            _log.warning("%s: %s", what, one_line(detail))
+        elif not detail and what in self._said:
+            _log.info("no longer: %s", what)
+        if detail:
+            self._said[what] = detail
+        else:
+            self._said.pop(what, None)
+
+
+def _summary(context: Context) -> str:
+    pools = context.inventory.pools.values()
+    nodes = {name for pool in pools for kind in pool.kinds for name in kind.nodes}
+    release = "{:02d}.{:02d}".format(*context.slurm.release)
+    return f"{len(nodes)} nodes in {len(pools)} partitions, Slurm {release}"

@@ -1,0 +1,84 @@
+"""The few facts of Slurm's configuration that decisions rest on, as slurmctld reports them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from site_configs.textfile import read_text
+from slurm_plugins.client.errors import SlurmFormatError
+from slurm_plugins.client.runner import Runner, check
+from slurm_plugins.client.versions import Version
+from slurm_plugins.decide.context import SlurmFacts
+
+__all__ = ["SlurmConfig", "parse_config", "read_config", "slurm_user_of_file"]
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmConfig:
+    """What `scontrol show config` said. `slurm_uid` is SlurmUser's; None when it was not told."""
+
+    facts: SlurmFacts
+    cluster: str = ""
+    slurm_uid: int | None = None
+
+
+def read_config(runner: Runner) -> SlurmConfig:
+    """Ask slurmctld. Raises SlurmError."""
+    return parse_config(check(runner.read(["scontrol", "show", "config"])).stdout)
+
+
+_LINE: Final = re.compile(
+    r"(?m)^(SLURM_VERSION|SchedulerParameters|TopologyPlugin|SlurmUser|ClusterName)\s*= (.*)$"
+)
+
+
+def parse_config(text: str) -> SlurmConfig:
+    """Read the output of ``scontrol show config``, of any release. Raises SlurmFormatError.
+
+    >>> parse_config("SLURM_VERSION = 22.05.8\\nSlurmUser = slurm(64030)\\nTopologyPlugin = topology/tree").slurm_uid
+    64030
+    """
+    found: dict[str, str] = {}
+    for key, value in _LINE.findall(text):
+        found.setdefault(key, "" if value.strip() == "(null)" else value.strip())
+    if "SLURM_VERSION" not in found:
+        raise SlurmFormatError("no SLURM_VERSION in scontrol show config", text)
+    wait = re.search(r"max_switch_wait=(\d{1,9})", found.get("SchedulerParameters", ""), re.IGNORECASE)
+    user = re.search(r"\((\d+)\)$", found.get("SlurmUser", ""))
+    return SlurmConfig(
+        SlurmFacts(
+            release=Version.parse(found["SLURM_VERSION"]).release,
+            max_switch_wait=int(wait[1]) if wait else SlurmFacts().max_switch_wait,
+            topology_plugin=_topology(found.get("TopologyPlugin", "")),
+        ),
+        cluster=found.get("ClusterName", "").lower(),
+        slurm_uid=int(user[1]) if user else None,
+    )
+
+
+def _topology(plugin: str) -> str:
+    """``topology/tree`` -> tree; none and default (names of older releases) are flat."""
+    kind = plugin.removeprefix("topology/").lower()
+    return "flat" if kind in {"", "none", "default"} else kind
+
+
+def slurm_user_of_file(env: Mapping[str, str], declared: str = "") -> str | None:
+    """SlurmUser as slurm.conf on this host says, for the time before slurmctld answers; None when it does not.
+
+    `declared` is the site file's slurm.conf.
+    """
+    path = Path(declared or env.get("SLURM_CONF", "") or _DEFAULT)
+    try:
+        text = read_text(os.fspath(path), 16 << 20)
+    except (OSError, ValueError):
+        return None
+    found = re.findall(r"(?mi)^\s*SlurmUser\s*=\s*([^\s#]+)", text)
+    return found[-1] if found else None
+
+
+_DEFAULT: Final = "/etc/slurm/slurm.conf"

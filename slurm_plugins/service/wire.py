@@ -1,0 +1,141 @@
+"""What the looking process hands to gsubd: a question and a report, as JSON on its standard input and output.
+
+Looking at 10,000 nodes is a second of Python; done in gsubd's own process, even in a thread, it holds submissions up
+for tens of milliseconds [measured]. What crosses is small: kinds of nodes, leaves, the submissions that decisions
+wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from site_configs.topology import Topology
+from slurm_plugins.decide.context import SlurmFacts
+from slurm_plugins.decide.inventory import Inventory, Kind, Pool
+from slurm_plugins.service.joins import Submission
+
+__all__ = ["Question", "Report", "decode_question", "decode_report", "encode_question", "encode_report"]
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What to look at.
+
+    `site` is the text of the site file that gsubd took, `site_path` where it stands (relative paths start there).
+    `jobs_since` asks for the submissions since then (seconds since the epoch; None: for none), those of `user` where
+    one is named.
+    """
+
+    site: str
+    site_path: str
+    jobs_since: float | None = None
+    user: str | None = None
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What was seen. `error` and `jobs_error` are sentences: what they stand for is not known, not empty.
+
+    `trouble` is something for the site's people that leaves the rest as it is (a topology that cannot be read).
+    """
+
+    inventory: Inventory | None = None
+    facts: SlurmFacts = SlurmFacts()
+    slurm_uid: int | None = None
+    error: str = ""
+    trouble: str = ""
+    jobs_at: float = 0.0
+    jobs: tuple[Submission, ...] | None = None
+    jobs_error: str = ""
+
+
+def encode_question(question: Question) -> bytes:
+    """For the looking process."""
+    return msgspec.json.encode(question)
+
+
+def decode_question(data: bytes) -> Question:
+    """Raises msgspec.DecodeError."""
+    return msgspec.json.decode(data, type=Question)
+
+
+class _Wire(msgspec.Struct, frozen=True, kw_only=True):
+    """A report as it travels: an inventory is taken apart, its topologies stand once each."""
+
+    pools: list[dict[str, Any]] | None
+    default: str
+    topologies: list[dict[str, Any]]
+    facts: SlurmFacts
+    slurm_uid: int | None
+    error: str
+    trouble: str
+    jobs_at: float
+    jobs: tuple[Submission, ...] | None
+    jobs_error: str
+
+
+def encode_report(report: Report) -> bytes:
+    """For gsubd."""
+    topologies: dict[int, Topology] = {}
+    pools = None
+    if report.inventory is not None:
+        pools = []
+        for pool in report.inventory.pools.values():
+            topologies.setdefault(id(pool.topology), pool.topology)
+            pools.append(
+                _public(pool)
+                | {"kinds": [_public(kind) for kind in pool.kinds]}
+                | {"topology": list(topologies).index(id(pool.topology))}
+            )
+    return msgspec.json.encode(
+        _Wire(
+            pools=pools,
+            default=report.inventory.default if report.inventory is not None else "",
+            topologies=[_public(topology) for topology in topologies.values()],
+            **{name: getattr(report, name) for name in _PLAIN},
+        )
+    )
+
+
+def decode_report(data: bytes) -> Report:
+    """Raises msgspec.DecodeError, and whatever a report that was not made by `encode_report` leads to."""
+    wire = msgspec.json.decode(data, type=_Wire)
+    inventory = None
+    if wire.pools is not None:
+        topologies = [_topology(one) for one in wire.topologies]
+        pools = {pool["name"]: _pool(pool, topologies) for pool in wire.pools}
+        inventory = Inventory(MappingProxyType(pools), wire.default)
+    return Report(inventory=inventory, **{name: getattr(wire, name) for name in _PLAIN})
+
+
+_PLAIN = ("facts", "slurm_uid", "error", "trouble", "jobs_at", "jobs", "jobs_error")
+
+
+def _public(value: Pool | Kind | Topology) -> dict[str, Any]:
+    """The fields of a dataclass that its constructor takes; what it remembers for itself stays behind."""
+    return {one.name: getattr(value, one.name) for one in fields(value) if not one.name.startswith("_")}
+
+
+def _topology(given: Mapping[str, Any]) -> Topology:
+    leaves = {leaf: frozenset(nodes) for leaf, nodes in given["leaves"].items()}
+    return Topology(**{**given, "leaves": leaves, "block_sizes": tuple(given["block_sizes"])})
+
+
+def _pool(given: Mapping[str, Any], topologies: list[Topology]) -> Pool:
+    kinds = tuple(_kind(kind) for kind in given["kinds"])
+    return Pool(**{**given, "kinds": kinds, "topology": topologies[given["topology"]]})
+
+
+def _kind(given: Mapping[str, Any]) -> Kind:
+    types = tuple((name, count) for name, count in given["gpu_types"])
+    return Kind(
+        **{
+            **given,
+            "gpu_types": types,
+            "features": frozenset(given["features"]),
+            "nodes": tuple(given["nodes"]),
+        }
+    )
