@@ -136,13 +136,27 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return self._says("explain")
 
     def _says(self, word: str) -> bool:
-        if self.env.get("GSUB", "").strip().lower() == word:
-            return True
-        return f"gsub:{word}" in (self.job.comment or "").replace(",", " ").replace(";", " ").split()
+        return self.env.get("GSUB", "").strip().lower() == word or f"gsub:{word}" in self._words()
+
+    def _words(self) -> list[str]:
+        return (self.job.comment or "").replace(",", " ").replace(";", " ").lower().split()
 
     def asks(self, name: str) -> str:
-        """The user's own wish of that name for this job: ``GSUB_REPACK=yes``... in the environment; else empty."""
-        return self.env.get(f"GSUB_{name.upper()}", "").strip().lower()
+        """The user's own wish of that name for this job, in lower case; empty for none.
+
+        ``GSUB_REPACK=yes`` in the environment, or a word of the comment: ``gsub:repack`` (which is yes),
+        ``gsub:retune=lower``. The environment counts first; salloc and srun send none.
+        """
+        stated = self.env.get(f"GSUB_{name.upper()}", "").strip().lower()
+        if stated or not self.job.comment:
+            return stated
+        wish = f"gsub:{name.lower()}"
+        for word in self._words():
+            if word == wish:
+                return "yes"
+            if word.startswith(wish + "="):
+                return word.removeprefix(wish + "=")
+        return ""
 
 
 _DECODER: Final = msgspec.json.Decoder(Request)
