@@ -393,7 +393,7 @@ def test_any_umask_will_do_and_daemons_that_ended_are_started_again(state):
         done = subprocess.run(line, capture_output=True, text=True, umask=0o077, env=env)
         assert done.returncode == 0, done.stderr
         daemons = Cluster.find("x").daemons()
-        for name in ("munged", "slurmd-n1"):
+        for name in ("munged", "slurmd-n1", "gsubd"):
             os.kill(daemons[name], 9)
         _wait(lambda: set(Cluster.find("x").daemons()) == {"slurmctld"})
         done = subprocess.run(line, capture_output=True, text=True, env=env)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
 import json
-import re
-import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from site_configs.devcluster.spec import Paths
 
 USER: Final = "gsub"
 _LUA: Final = REPOSITORY / "slurm_plugins/lua"
+_BESIDE_SLURM_CONF: Final = ("job_submit.lua", "cli_filter.lua")
 
 
 def argv(paths: Paths, ports: Ports) -> list[str]:
@@ -24,7 +24,6 @@ def argv(paths: Paths, ports: Ports) -> list[str]:
         f"--socket={paths.decision_socket}",
         f"--state={paths.gsub_state}",
         f"--listen=127.0.0.1:{ports.gsubd}",
-        "--allow-uid=slurm",
     ]
 
 
@@ -32,7 +31,7 @@ def install_shim(paths: Paths) -> None:
     """Copy the shim, and write the job_submit.lua that calls it, each at once: slurmctld may read them now."""
     paths.libexec.mkdir(parents=True, exist_ok=True)
     for part in sorted(_LUA.glob("*.lua")):
-        if part.name != "job_submit.lua":
+        if part.name not in _BESIDE_SLURM_CONF:
             _put(paths.libexec / part.name, part.read_text())
     _put(paths.etc / "job_submit.lua", job_submit_lua(paths))
 
@@ -54,17 +53,35 @@ def _put(path: Path, text: str) -> None:
     fresh.replace(path)
 
 
-def answers(paths: Paths) -> bool:
-    """Whether the service takes questions."""
-    return paths.decision_socket.is_socket()
+def answers(ports: Ports) -> bool:
+    """Whether the service decides: it runs, and has seen what the cluster has."""
+    try:
+        return _get(ports, "/healthz")[0] == 200
+    except OSError:
+        return False
 
 
 def metric(ports: Ports, name: str) -> float | None:
-    """The sum over all samples of a metric of the running service; None when it has none. Raises OSError."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{ports.gsubd}/metrics", timeout=5) as answer:
-        lines = answer.read().decode().splitlines()
-    values = [float(line.rpartition(" ")[2]) for line in lines if re.match(rf"{re.escape(name)}[ {{]", line)]
+    """The sum over the samples of a metric of the running service, None when it has none.
+
+    `name` may go on with labels in braces: those samples then. Raises OSError.
+    """
+    found = [line.rpartition(" ") for line in _get(ports, "/metrics")[1].splitlines()]
+    values = [float(value) for series, _, value in found if series == name or series.startswith(name + "{")]
     return sum(values) if values else None
+
+
+def _get(ports: Ports, path: str) -> tuple[int, str]:
+    # Not urllib: it would ask a proxy for 127.0.0.1 where one is set.
+    connection = http.client.HTTPConnection("127.0.0.1", ports.gsubd, timeout=5)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    except http.client.HTTPException as error:  # it ended in the middle of a word
+        raise ConnectionError(str(error)) from error
+    finally:
+        connection.close()
 
 
 def write_site(paths: Paths, text: str) -> None:

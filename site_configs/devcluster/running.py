@@ -179,7 +179,7 @@ class Running:
         elif name == "mariadbd":
             self._await("MariaDB", self._database_up, "mariadbd")
         elif name == "gsubd":
-            self._await("gsubd", lambda: gsubd.answers(self.paths), "gsubd")
+            self._await("gsubd", lambda: gsubd.answers(self.ports), "gsubd")
 
     def restart(self, name: str) -> None:
         """Stop one daemon and start it again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from collections.abc import Callable, Iterator
@@ -72,10 +73,20 @@ def decisions() -> Callable[[Cluster], list[dict[str, Any]]]:
 
 def write_job_submit(cluster: Cluster, text: str) -> None:
     """Give slurmctld another job_submit.lua, which it takes at the next submission."""
-    # It loads a script whose mtime, in whole seconds, is later than when it loaded the last one.
+    script = cluster.paths.etc / "job_submit.lua"
+    script.write_text(text)
+    touch(script)
+
+
+def touch(script: Path) -> None:
+    """Have slurmctld load its script again at the next submission.
+
+    It does when the script's mtime, in whole seconds, is later than when it loaded the last one. A file's own
+    clock may be some milliseconds late, so the time is given; one in the future would load it at every submission.
+    """
     last = int(time.time())
     wait(lambda: int(time.time()) > last)
-    (cluster.paths.etc / "job_submit.lua").write_text(text)
+    os.utime(script, (last + 1, last + 1))
 
 
 @contextmanager

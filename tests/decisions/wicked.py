@@ -1,14 +1,15 @@
-"""Servers that answer the shim as no gsubd should: each stands in gsubd's place on its socket, in a thread of the test."""
+"""Answers that no gsubd should give, and a server that gives them from gsubd's place, in threads of the test."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -118,15 +119,16 @@ WICKED: Mapping[str, Reply] = {
 
 
 class Server:
-    """Listens at `path` until closed; `asked` is every question it got."""
+    """Listens at `path` until closed; `asked` is every question it got, `reply` what it does about the next."""
 
-    def __init__(self, path: Path, reply: Reply, *, mode: int = 0o666) -> None:
+    def __init__(self, path: Path, reply: Reply, *, owner: int, group: int, mode: int = 0o660) -> None:
         self.asked: list[Ask] = []
-        self._reply = reply
+        self.reply = reply
         self._peers: list[socket.socket] = []
         self._listener = socket.socket(socket.AF_UNIX)
         path.unlink(missing_ok=True)
         self._listener.bind(str(path))
+        os.chown(path, owner, group)
         path.chmod(mode)
         self._listener.listen(64)
         threading.Thread(target=self._serve, daemon=True).start()
@@ -146,26 +148,13 @@ class Server:
                 with peer.makefile("rb") as lines:
                     for line in lines:
                         self.asked.append(json.loads(line))
-                        self._reply(peer, self.asked[-1])
+                        self.reply(peer, self.asked[-1])
             except OSError:
                 return  # the shim had enough, or the test is over
 
     def close(self) -> None:
         """Stop listening and hang up on everybody."""
         for one in (self._listener, *self._peers):
-            try:
+            with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits there
-            except OSError:
-                pass
             one.close()
-
-
-@contextmanager
-def serving(path: Path, reply: Reply, *, mode: int = 0o660) -> Iterator[Server]:
-    """A server at `path` for the time of a block."""
-    server = Server(path, reply, mode=mode)
-    try:
-        yield server
-    finally:
-        server.close()
-        path.unlink(missing_ok=True)
