@@ -1,0 +1,64 @@
+"""The long run: ``python -m tests.fuzz --side service|shim --count 100000 --seed N``.
+
+Each case is made of the seed and its number alone; what is found names both. The shim's cases are shared out among the
+Luas of this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+import time
+
+from tests.fuzz import service, shim
+
+
+def main() -> int:
+    """Run one side or both; exit 1 at the first thing that must not be."""
+    parser = argparse.ArgumentParser(
+        description="Wicked questions for the service, wicked answers for the shim."
+    )
+    parser.add_argument("--side", choices=("service", "shim", "both"), default="both")
+    parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, help="default: a new one")
+    asked = parser.parse_args()
+    seed = asked.seed if asked.seed is not None else secrets.randbelow(1 << 31)
+    print(f"seed {seed}", flush=True)
+    try:
+        if asked.side != "shim":
+            _service(asked.count, seed)
+        if asked.side != "service":
+            _shim(asked.count, seed)
+    except AssertionError as error:
+        print(f"FAILED: {error}")
+        return 1
+    return 0
+
+
+def _service(count: int, seed: int) -> None:
+    start = time.monotonic()
+    found = service.run(count, seed)
+    took = time.monotonic() - start
+    print(
+        f"service: {count} questions, {found.answered} decided, {found.refused} not to be read, {took:.0f} s"
+    )
+    print(
+        f"  slowest answer {found.slowest * 1000:.1f} ms; changed {found.changed}, rejected {found.rejected}"
+    )
+
+
+def _shim(count: int, seed: int) -> None:
+    luas = shim.interpreters()
+    if not luas:
+        raise AssertionError("there is no Lua with lua-posix here")
+    for number, lua in enumerate(luas):
+        first, last = number * count // len(luas), (number + 1) * count // len(luas)
+        start = time.monotonic()
+        found = shim.run(lua, last - first, seed, first)
+        said = ", ".join(f"{number} {what}" for what, number in found.items())
+        print(f"{lua}: {last - first} answers, {said}, {time.monotonic() - start:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
