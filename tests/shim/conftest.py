@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.shim.lua import VERSIONS, LuaMissing, Shim, environment, running
+from tests.shim.lua import VERSIONS, LuaMissingError, Shim, environment, running
 from tests.shim.servers import Service
 
 
@@ -18,7 +18,7 @@ def lua(request: pytest.FixtureRequest) -> str:
     version: str = request.param
     try:
         environment(version)
-    except LuaMissing as missing:
+    except LuaMissingError as missing:
         if "CI" in os.environ:
             raise
         pytest.skip(str(missing))

@@ -22,44 +22,38 @@ VERSIONS = ("5.1", "5.2", "5.3", "5.4")
 SHIM = Path(__file__).resolve().parents[2] / "slurm_plugins/lua"
 HARNESS = Path(__file__).with_name("harness.lua")
 
-NO_VAL16, NO_VAL, NO_VAL64 = 0xFFFE, 0xFFFFFFFE, 2**64 - 2
-# What job_desc of Slurm 22.05 to 26.05 holds: "text", or the value of a number that is not set (slurm.h and
-# slurm_init_job_desc_msg; memory per node and per CPU read as nil when not set).
+NO_VAL16, NO_VAL = 0xFFFE, 0xFFFFFFFE
+_TEXTS = """account admin_comment array_inx comment cpus_per_tres dependency exc_nodes extra features gres licenses
+    mem_per_tres name partition prefer qos req_nodes reservation tres_per_job tres_per_node tres_per_socket
+    tres_per_task work_dir"""
+_SHORT = """cores_per_socket cpus_per_task ntasks_per_core ntasks_per_node ntasks_per_socket ntasks_per_tres pn_min_cpus
+    requeue segment_size shared sockets_per_node threads_per_core"""
+_LONG = """het_job_offset max_cpus max_nodes min_cpus min_nodes num_tasks pn_min_tmp_disk req_switch time_limit time_min
+    wait4switch"""
+_FLAGS = "begin_time bitflags contiguous immediate ntasks_per_board"
+
+# What job_desc of Slurm 22.05 to 26.05 holds: "text", or what a number reads as that is not set (read off a real one).
 KINDS: Mapping[str, str | int] = {
-    **dict.fromkeys(
-        "account admin_comment array_inx comment cpus_per_tres dependency exc_nodes extra features gres licenses"
-        " mem_per_tres name partition prefer qos req_nodes reservation tres_per_job tres_per_node tres_per_socket"
-        " tres_per_task work_dir".split(),
-        "text",
-    ),
-    **dict.fromkeys(
-        "cores_per_socket cpus_per_task ntasks_per_core ntasks_per_node ntasks_per_socket ntasks_per_tres pn_min_cpus"
-        " requeue segment_size shared sockets_per_node threads_per_core".split(),
-        NO_VAL16,
-    ),
-    **dict.fromkeys(
-        "het_job_offset max_cpus max_nodes min_cpus min_nodes num_tasks pn_min_tmp_disk req_switch time_limit time_min"
-        " wait4switch".split(),
-        NO_VAL,
-    ),
-    **dict.fromkeys("begin_time bitflags contiguous immediate ntasks_per_board".split(), 0),
+    name: kind
+    for names, kind in ((_TEXTS, "text"), (_SHORT, NO_VAL16), (_LONG, NO_VAL), (_FLAGS, 0))
+    for name in names.split()
 }
 # These two have no value that means "not set": they read as nil. The kind only says that they are numbers.
 MEMORY: Mapping[str, str] = {"min_mem_per_node": "memory", "min_mem_per_cpu": "memory"}
 
 
-class LuaMissing(Exception):
+class LuaMissingError(Exception):
     """A Lua, or lua-posix for it, cannot be had on this machine."""
 
 
 @lru_cache
 def environment(version: str) -> Mapping[str, str]:
-    """The variables under which `luaX.Y` finds lua-posix. Installs both where root may; raises LuaMissing."""
+    """The variables under which `luaX.Y` finds lua-posix. Installs both where root may; raises LuaMissingError."""
     if shutil.which(f"lua{version}") is None or not _works("5.1", {}):
         try:
             install_packages([*(f"lua{v}" for v in VERSIONS), "lua-posix"], say=lambda _: None)
         except DevClusterError as error:
-            raise LuaMissing(str(error)) from None
+            raise LuaMissingError(str(error)) from None
     for base in ("", str(cache_home() / "trixie"), str(cache_home() / "lua-posix")):
         found = {
             "LUA_CPATH": f"{base}/usr/lib/x86_64-linux-gnu/lua/{version}/?.so;;",
@@ -69,11 +63,11 @@ def environment(version: str) -> Mapping[str, str]:
             return found
         if base.endswith("trixie"):
             _fetch_newer()
-    raise LuaMissing(f"no lua-posix for Lua {version} here")
+    raise LuaMissingError(f"no lua-posix for Lua {version} here")
 
 
 def _works(version: str, variables: Mapping[str, str]) -> bool:
-    needed = "sys.socket poll errno fcntl unistd sys.stat time".split()
+    needed = ("sys.socket", "poll", "errno", "fcntl", "unistd", "sys.stat", "time")
     code = "".join(f"require('posix.{name}') " for name in needed)
     done = subprocess.run(
         [f"lua{version}", "-e", code], env={**os.environ, **variables}, capture_output=True, check=False

@@ -71,6 +71,12 @@ def drips(connection: socket.socket, question: dict[str, Any], ending: threading
     return False
 
 
+def once(connection: socket.socket, question: dict[str, Any], ending: threading.Event) -> bool:
+    """The right answer, then no more on this connection."""
+    connection.sendall(answer(question))
+    return False
+
+
 def in_pieces(connection: socket.socket, question: dict[str, Any], ending: threading.Event) -> bool:
     """A right answer in three sends."""
     line = answer(question)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.shim.lua import Outcome, Shim
-from tests.shim.servers import BROKEN, EDITS, ENV, REFUSED, RIGHT, Service, answer, hangs, says
+from tests.shim.servers import BROKEN, EDITS, ENV, REFUSED, RIGHT, Service, hangs, once, says
 
 JOB = {"tres_per_job": "gres:gpu:16", "name": "train", "num_tasks": 16, "min_nodes": 1}
 SCRIPT = b"#!/bin/sh\nsrun python train.py\n"
@@ -121,9 +121,7 @@ def test_enforce_rejects_with_its_reason(shim: Shim, service: Service) -> None:
 
 def test_an_error_answer_is_the_questions_fault(shim: Shim, service: Service) -> None:
     patient(shim, service)
-    service.way = lambda connection, question, _: (
-        connection.sendall(b'{"v":1,"id":%d,"error":"no"}\n' % question["id"]) is None
-    )
+    service.way = says(error="no")
     for _ in range(5):
         assert unchanged(submit(shim))
     assert len(service.questions) == 5
@@ -267,7 +265,7 @@ def test_a_restarted_service_is_asked_at_once(shim: Shim, service: Service) -> N
 
 def test_a_service_that_closes_after_each_answer(shim: Shim, service: Service) -> None:
     patient(shim, service)
-    service.way = lambda connection, question, _: connection.sendall(answer(question)) is not None
+    service.way = once
     for _ in range(10):
         assert submit(shim).writes
 
@@ -350,7 +348,7 @@ def test_the_connection_is_not_inherited(shim: Shim, service: Service) -> None:
     flags = [
         Path(f"/proc/{shim.process.pid}/fdinfo/{fd.name}").read_text()
         for fd in Path(f"/proc/{shim.process.pid}/fd").iterdir()
-        if os.readlink(fd).startswith("socket:")
+        if str(fd.readlink()).startswith("socket:")
     ]
     assert len(flags) == 1
     assert int(flags[0].split("flags:")[1].split()[0], 8) & os.O_CLOEXEC
