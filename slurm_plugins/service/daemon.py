@@ -94,7 +94,13 @@ class Daemon:
         )
         self._connections = Connections(self.desk.answer, self.peers, self.counts)
         self._stop = asyncio.Event()
+        self.address: tuple[str, int] = ("", 0)
+        """Where HTTP is answered."""
         self._gauges()
+
+    def stop(self) -> None:
+        """Have `run` answer what was asked, and return."""
+        self._stop.set()
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT. Raises StartError."""
@@ -115,7 +121,7 @@ class Daemon:
                 self._connections.new, sock=file.listening, backlog=BACKLOG, start_serving=False
             )
             for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self._stop.set)
+                loop.add_signal_handler(number, self.stop)
             loop.add_signal_handler(signal.SIGHUP, self._reload)
             await server.start_serving()
             _log.info("answering on %s (group %s)", self.options.socket, file.group)
@@ -170,7 +176,8 @@ class Daemon:
                 error.strerror or str(error),
                 'free the port, name another with --listen, or "--listen none"',
             ) from None
-        _log.info("metrics on http://%s:%d/metrics", *server.sockets[0].getsockname()[:2])
+        self.address = server.sockets[0].getsockname()[:2]
+        _log.info("metrics on http://%s:%d/metrics", *self.address)
         return server
 
     def _metrics(self) -> Page:
@@ -228,7 +235,8 @@ async def _hang_up(file: SocketFile, server: asyncio.AbstractServer, connections
     file.remove()
     waiting = select.poll()
     waiting.register(file.listening, select.POLLIN)
-    while waiting.poll(0):
+    until = time.monotonic() + 0.3  # no longer: without free descriptors nothing can be accepted
+    while waiting.poll(0) and time.monotonic() < until:
         await asyncio.sleep(0)
     # connection_made of the last ones is still to come
     await asyncio.sleep(0)

@@ -11,7 +11,9 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from slurm_plugins.client.values import Job
+from slurm_plugins.client import parse
+from slurm_plugins.client.errors import SlurmFormatError
+from slurm_plugins.client.values import Job, Tres
 from slurm_plugins.decide.decision import Decision
 from slurm_plugins.decide.request import Request
 
@@ -30,7 +32,8 @@ _TAG: Final = re.compile(r"(?<![\w-])gsub:(d-[0-9a-f]{16})(?![\w-])")
 class Pending:
     """A decision whose job is not known yet. None: the user did not say.
 
-    `tagged`: the job was given the decision's id as AdminComment, so that nothing else counts.
+    `gpus` are the four tres_per_... as the user wrote them, where the job still has them. `tagged`: the job was given
+    the decision's id as AdminComment, so that nothing else counts.
     """
 
     id: str
@@ -42,25 +45,26 @@ class Pending:
     work_dir: str | None = None
     array: bool = False
     het_offset: int | None = None
+    gpus: tuple[str | None, ...] | None = None
     tagged: bool = False
 
     @classmethod
     def of(cls, request: Request, decision: Decision, at: float) -> Pending:
         """What must be known of a decision to find its job."""
         job, cut = request.job, request.cut
+        enforced = decision.mode == "enforce" and not decision.opted_out
         return cls(
-            decision.id,
-            at,
-            request.uid,
-            job.user_name,
-            None if "name" in cut else job.name,
-            None if "partition" in cut else job.partition,
-            None if "work_dir" in cut else job.work_dir,
-            bool(job.array_inx),
-            job.het_job_offset,
-            _tagged(
-                decision.mode == "enforce" and not decision.opted_out, decision.edits.get("admin_comment")
-            ),
+            id=decision.id,
+            at=at,
+            uid=request.uid,
+            user=job.user_name,
+            name=None if "name" in cut else job.name,
+            partition=None if "partition" in cut else job.partition,
+            work_dir=None if "work_dir" in cut else job.work_dir,
+            array=bool(job.array_inx),
+            het_offset=job.het_job_offset,
+            gpus=None if enforced else tuple(getattr(job, name) for name in _TRES),
+            tagged=_tagged(enforced, decision.edits.get("admin_comment")),
         )
 
     @classmethod
@@ -72,6 +76,7 @@ class Pending:
         try:
             tags = [change["after"] for change in record["changes"] if change["field"] == "admin_comment"]
             cut = record.get("cut", ())
+            enforced = bool(record.get("enforced"))
             known = {key: asked.get(key) for key in ("name", "partition", "work_dir") if key not in cut}
             return cls(
                 str(record["decision"]),
@@ -81,10 +86,14 @@ class Pending:
                 **known,
                 array=bool(asked.get("array_inx")),
                 het_offset=asked.get("het_job_offset"),
-                tagged=_tagged(bool(record.get("enforced")), tags[0] if tags else None),
+                gpus=None if enforced else tuple(asked.get(name) for name in _TRES),
+                tagged=_tagged(enforced, tags[0] if tags else None),
             )
         except (KeyError, TypeError, ValueError):
             return None
+
+
+_TRES: Final = ("tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task")
 
 
 def _tagged(enforced: bool, comment: object) -> bool:
@@ -104,15 +113,16 @@ class Submission:
     array: bool = False
     het_offset: int | None = None
     work_dir: str | None = None
+    gpus: tuple[str, ...] | None = None
     tag: str | None = None
 
 
 def submissions(jobs: Iterable[Job]) -> dict[int, Submission]:
-    """What was submitted, by id. A job whose submit time Slurm does not tell is left out."""
+    """What was submitted, by id. Left out: jobs that gsub was not asked about, and those without a submit time."""
     found: dict[int, Submission] = {}
     for job in jobs:
         number = job.array_job_id or job.id
-        if job.submitted is None or number in found:
+        if job.submitted is None or number in found or _not_asked_about(job):
             continue
         tag = _TAG.search(job.admin_comment or "")
         found[number] = Submission(
@@ -125,9 +135,19 @@ def submissions(jobs: Iterable[Job]) -> dict[int, Submission]:
             job.array_job_id is not None,
             job.het_offset,
             None if job.work_dir is None else _clean(job.work_dir),
+            tuple(_gpus(getattr(job, name)) for name in _TRES),
             tag[1] if tag else None,
         )
     return found
+
+
+def _not_asked_about(job: Job) -> bool:
+    """The shim lets a job without GPUs, or whose comment says so, pass without a question."""
+    return job.gpu_count == 0 or "gsub:off" in re.split(r"[\s,;]+", job.comment or "")
+
+
+def _gpus(tres: Tres) -> str:
+    return ",".join(sorted(f"{name}={count}" for name, count in tres.items() if name.startswith("gres/gpu")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +221,22 @@ def _candidates(pending: Iterable[Pending], jobs: Iterable[Submission], default:
     for one in pending:
         seconds = range(int(one.at - _EARLY), int(one.at + WINDOW) + 1)
         near = [job for second in seconds for job in by_second.get(second, ())]
-        found[one.id] = {job.id for job in near if _fits(one, job, default)}
+        gpus = _asked_gpus(one)
+        found[one.id] = {job.id for job in near if _fits(one, gpus, job, default)}
     return found
 
 
-def _fits(one: Pending, job: Submission, default: str) -> bool:
+def _asked_gpus(one: Pending) -> tuple[str, ...] | None:
+    """As `Submission.gpus`; None where it is not known what the job shows, or not understood what the user wrote."""
+    if one.gpus is None:
+        return None
+    try:
+        return tuple(_gpus(parse.tres(text or "")) for text in one.gpus)
+    except SlurmFormatError:
+        return None
+
+
+def _fits(one: Pending, gpus: tuple[str, ...] | None, job: Submission, default: str) -> bool:
     """Nothing that both tell speaks against it."""
     if job.uid is not None:
         if job.uid != one.uid:
@@ -216,6 +247,8 @@ def _fits(one: Pending, job: Submission, default: str) -> bool:
         return False
     asked = one.partition or default
     if asked and not set(job.partition.split(",")) <= set(asked.split(",")):
+        return False
+    if gpus is not None and job.gpus is not None and gpus != job.gpus:
         return False
     return all(
         told is None or shown is None or _clean(told) == shown
