@@ -49,16 +49,10 @@ end
 
 -- `text` as a JSON string in ASCII; bytes that are not UTF-8 become U+FFFD.
 function M.quote(text)
-  if not string.find(text, "[^ -~\n\t]") then
-    -- Most scripts. %q escapes in C, nine times as fast as a table in gsub; it leaves tabs, and \ before a line's end.
-    text = string.format("%q", text)
-    if string.find(text, "\n", 1, true) then
-      text = string.gsub(text, "\n", "n")
-    end
-    if string.find(text, "\t", 1, true) then
-      text = string.gsub(text, "\t", "\\t")
-    end
-    return text
+  if not string.find(text, "[^ -~\n]") then
+    -- Most scripts. %q escapes in C, nine times as fast as a table in gsub; it leaves the line's end behind its \. Not
+    -- for tabs: Lua 5.2 and newer write them as \9, which JSON does not know.
+    return (string.gsub(string.format("%q", text), "\n", "n"))
   end
   text = string.gsub(text, '[%z\1-\31\127"\\]', ESCAPES)
   text = string.gsub(text, "[\128-\255]+", escape_run)
