@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import socket
 import subprocess
 import tempfile
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -15,20 +16,21 @@ from typing import Any
 from slurm_plugins.decide.edits import check, check_env
 from slurm_plugins.decide.request import MAX_BYTES, Request, RequestError, parse_request
 from tests.fuzz import answers
+from tests.shim.lua import VERSIONS, LuaMissingError, environment
 
 HERE = Path(__file__).resolve().parent
 SHIM = HERE.parents[1] / "slurm_plugins/lua/gsub.lua"
-RELEASES = ("5.1", "5.2", "5.3", "5.4")
 
 
-def interpreters() -> tuple[str, ...]:
-    """The Luas of this machine that have lua-posix."""
-    found = (shutil.which(f"lua{release}") for release in RELEASES)
-    return tuple(
-        lua
-        for lua in found
-        if lua and not subprocess.run([lua, "-e", "require 'posix'"], stderr=subprocess.DEVNULL).returncode
-    )
+def interpreters() -> dict[str, Mapping[str, str]]:
+    """The Luas of this machine that have lua-posix, each with the variables that it needs; installed where root may."""
+    found: dict[str, Mapping[str, str]] = {}
+    for version in VERSIONS:
+        try:
+            found[f"lua{version}"] = environment(version)
+        except LuaMissingError:
+            continue
+    return found
 
 
 class Server:
@@ -111,7 +113,9 @@ def run(lua: str, count: int, seed: int, first: int = 0) -> dict[str, int]:
         server = Server(path, seed)
         try:
             argv = [lua, str(HERE / "drive.lua"), str(SHIM), str(path), str(seed), str(first), str(count)]
-            done = subprocess.run(argv, capture_output=True, timeout=3600)
+            env = {**os.environ, **environment(lua.removeprefix("lua"))}
+            # SIGPIPE stays ignored, as slurmctld has it
+            done = subprocess.run(argv, capture_output=True, env=env, timeout=3600, restore_signals=False)
         finally:
             server.close()
     assert done.returncode == 0, (

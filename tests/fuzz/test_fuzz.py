@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from site_configs.devcluster.rootfs import install_packages
 from slurm_plugins.decide.edits import EDITS
 from tests.fuzz import answers, questions, service, shim
 
@@ -67,10 +66,8 @@ def test_any_job_gets_an_answer_within_the_table(
 
 @pytest.fixture(scope="module")
 def luas() -> tuple[str, ...]:
-    """The Luas here; the oldest and the newest that Debian has lua-posix for are installed where there is none."""
-    if not shim.interpreters() and os.geteuid() == 0:
-        install_packages(("lua5.1", "lua5.3", "lua-posix"), say=print)
-    found = shim.interpreters()
+    found = tuple(shim.interpreters())
+    assert found or "CI" not in os.environ, "no Lua with lua-posix"
     if not found:
         pytest.skip("no Lua with lua-posix, and only root can install one")
     return found
