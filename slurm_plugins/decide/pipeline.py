@@ -27,7 +27,7 @@ from slurm_plugins.decide.decision import (
 from slurm_plugins.decide.edits import Value, check, check_env
 from slurm_plugins.decide.request import Request, with_edits
 from slurm_plugins.decide.stage import Stage
-from slurm_plugins.decide.steps import mirrors
+from slurm_plugins.decide.steps import complete, mirrors
 
 __all__ = ["decide", "mode_for", "option", "sentence"]
 
@@ -113,7 +113,8 @@ class _Run:
     def _merge(self, proposal: Proposal, changes: tuple[Change, ...], stage: str) -> None:
         notes = [replace(note, stage=stage) for note in proposal.notes]
         if changes:
-            edits: dict[str, Value] = {change.field: change.after for change in changes}
+            changes = self._completed(changes, stage)
+            edits = {change.field: change.after for change in changes}
             for name, value in edits.items():
                 check(name, value)
             seen = mirrors(self.now, edits, self.context.slurm.release)
@@ -129,6 +130,17 @@ class _Run:
         self.notes += notes
         if proposal.reject is not None:
             self.reject = proposal.reject
+
+    def _completed(self, changes: tuple[Change, ...], stage: str) -> tuple[Change, ...]:
+        """The changes, with those of the fields that go with them."""
+        proposed = {change.field: change for change in changes}
+        edits: dict[str, Value] = {name: change.after for name, change in proposed.items()}
+        return tuple(
+            replace(proposed[name], after=value)
+            if name in proposed
+            else Change(name, getattr(self.now.job, name, None), value, stage=stage)
+            for name, value in complete(self.now, edits, self.context.slurm.release).items()
+        )
 
     def decision(self, decision_id: str, mode: Mode) -> Decision:
         changes, env = tuple(self.changes), dict(self.env)
