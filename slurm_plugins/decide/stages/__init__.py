@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from slurm_plugins.decide.stage import Stage
+from slurm_plugins.decide.stages.gang import Gang
 
 __all__ = ["STAGES"]
 
-STAGES: Final[tuple[Stage, ...]] = ()
+STAGES: Final[tuple[Stage, ...]] = (Gang(),)
