@@ -149,7 +149,7 @@ def _fewest(job: Job, shape: Shape, place: Place, low: int, high: int | None) ->
     if fewest > most:
         return _no_room(shape, place)
     if grids:
-        return f"partition {place.pool.name} has too few nodes of that size, or its share of CPUs or memory does not fit"
+        return f"partition {place.pool.name} has too few nodes for it, or none with the CPUs and memory"
     even = _count(gpus, "GPU") if tasks is None else f"{_count(gpus, 'GPU')} and {_count(tasks, 'task')}"
     on = f"{_count(low, 'node')}" if low == high else f"nodes of {_up_to(sizes)}"
     return f"{even} do not divide evenly over {on}"
