@@ -16,6 +16,7 @@ from typing import Final
 __all__ = ["Page", "serve_http"]
 
 _HEAD_BYTES: Final = 8192
+_UNREAD: Final = 1 << 20
 _SECONDS: Final = 5.0
 _CONNECTIONS: Final = 16
 _REQUEST: Final = re.compile(rb"([A-Z]{1,16}) (/[!-~]{0,1000}) HTTP/1\.[01]\r?\n")
@@ -79,6 +80,11 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pa
     )
     writer.write(head.encode() + (b"" if head_only else body))
     await writer.drain()
+    # Closing with a request half read would reset the connection, and the answer with it
+    writer.write_eof()
+    unread = _UNREAD
+    while unread > 0 and (data := await reader.read(1 << 14)):
+        unread -= len(data)
 
 
 async def _head(reader: asyncio.StreamReader) -> list[bytes] | None:
