@@ -19,7 +19,7 @@ from tests.decisions.wicked import WICKED, Server, says
 SHAPES = (
     ("-G2",),
     ("-N2", "--gpus-per-node=2", "--mem-per-gpu=1G"),
-    ("-n4", "--gpus-per-task=1", "--array=1-3"),
+    ("-n4", "--gpus-per-task=1", "--array=0-1"),
 )
 MARK = "gsub:d-0123456789abcdef"
 HONEST = says(edits={"admin_comment": MARK})
@@ -56,7 +56,7 @@ def unharmed(cluster: Cluster, bare: Bare, user: str | None, count: int = len(SH
 def comment(cluster: Cluster, user: str | None) -> str:
     """What gsub writes into a new job; "" where it does not reach it."""
     job = submit(cluster, *SHAPES[0], user=user)
-    return recorded(cluster)[job][0].get("AdminComment", "")
+    return recorded(cluster)[job][0].get("AdminComment", "").strip()
 
 
 def back(cluster: Cluster, user: str | None) -> None:
