@@ -14,25 +14,24 @@ M.FIELDS = {
   tres_per_task = "text", work_dir = "text",
   begin_time = "flag", bitflags = "flag", contiguous = "flag", cron_job = "flag", immediate = "flag",
   ntasks_per_board = "flag",
-  cores_per_socket = 16, cpus_per_task = 16,
-  het_job_offset = 32, max_cpus = 32, max_nodes = 32, min_cpus = 32, min_mem_per_cpu = 64,
-  min_mem_per_node = 64, min_nodes = 32, ntasks_per_core = 16, ntasks_per_node = 16,
-  ntasks_per_socket = 16, ntasks_per_tres = 16, num_tasks = 32, pn_min_cpus = 16, pn_min_tmp_disk = 32,
-  req_switch = 32, requeue = 16, segment_size = 16, shared = 16, sockets_per_node = 16, threads_per_core = 16,
-  time_limit = 32, time_min = 32, wait4switch = 32,
+  cores_per_socket = 16, cpus_per_task = 16, ntasks_per_core = 16, ntasks_per_node = 16, ntasks_per_socket = 16,
+  ntasks_per_tres = 16, pn_min_cpus = 16, requeue = 16, segment_size = 16, shared = 16, sockets_per_node = 16,
+  threads_per_core = 16,
+  het_job_offset = 32, max_cpus = 32, max_nodes = 32, min_cpus = 32, min_nodes = 32, num_tasks = 32,
+  pn_min_tmp_disk = 32, req_switch = 32, time_limit = 32, time_min = 32, wait4switch = 32,
+  min_mem_per_cpu = 64, min_mem_per_node = 64,
 }
 
--- The variables of the job's environment that are read, and that an answer may set. The same as in
--- slurm_plugins/decide/steps.py; a test holds them equal.
+-- The variables of the job's environment that are read, and that an answer may set: a user's wishes to gsub, and those of
+-- Slurm. The latter are ENV_NAMES of slurm_plugins/decide/steps.py; a test holds them equal.
 M.ENV_NAMES = {
   "GSUB", "GSUB_REPACK", "GSUB_RETUNE", "GSUB_SMOKE", "GSUB_RUN_TIME", "GSUB_RESTART", "GSUB_DECISION",
-  "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_CPUS_PER_TASK",
-  "SRUN_CPUS_PER_TASK", "SLURM_CPUS_PER_GPU", "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK",
-  "SLURM_GPUS_PER_SOCKET", "SLURM_NTASKS_PER_GPU", "SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU",
-  "SLURM_TRES_PER_TASK", "SLURM_EXCLUSIVE", "SLURM_DISTRIBUTION", "SLURM_NNODES", "SLURM_JOB_NUM_NODES",
-  "SLURM_THREADS_PER_CORE",
+  "SLURM_CPUS_PER_GPU", "SLURM_CPUS_PER_TASK", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET", "SLURM_GRES",
+  "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU", "SLURM_MEM_PER_NODE", "SLURM_NPROCS", "SLURM_NTASKS",
+  "SLURM_NTASKS_PER_GPU", "SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_TRES", "SLURM_TRES_PER_TASK",
+  "SRUN_CPUS_PER_TASK",
 }
-M.ENV_VALUE = { 0, 1024, "A-Za-z0-9_.,:()=*/+@% -" } -- lowest and highest length, characters
+M.ENV_VALUE = { 0, 1024, "A-Za-z0-9_.,:()=*/+@%% -" } -- lowest and highest length, characters
 
 -- What an answer may change: name -> kind, lowest and highest value or length, characters of a text. The same as
 -- slurm_plugins/decide/edits.py; a test holds them equal. An answer with anything else is dropped whole.

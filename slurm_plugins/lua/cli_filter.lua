@@ -1,0 +1,108 @@
+-- cli_filter.lua: advice at the client, for what job_submit can neither see nor change.
+--
+-- Belongs beside slurm.conf on the login nodes, with CliFilterPlugins=cli_filter/lua. Runs in the user's own sbatch,
+-- salloc and srun. It asks nobody, changes no option and never stops a submission: each piece of advice is a line on
+-- stderr, once, for jobs that ask for GPUs. --quiet hides it; so does --comment=gsub:off.
+
+-- What sbatch reports of an option that was not given differs by option and by release.
+local UNSET = { [""] = true, unset = true, Unknown = true, ["invalid-context"] = true, ["-2"] = true }
+
+local function given(value)
+  return type(value) == "string" and not UNSET[value] and value or nil
+end
+
+local function wants_gpu(options)
+  for _, name in ipairs({ "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "ntasks-per-gpu" }) do
+    if given(options[name]) then
+      return true
+    end
+  end
+  for _, name in ipairs({ "gres", "tres-per-task" }) do
+    if string.find(given(options[name]) or "", "gpu", 1, true) then
+      return true
+    end
+  end
+  return false
+end
+
+-- Whether sbatch --export=... carries a variable of the caller's: ALL and nothing said do, NONE and NIL do not.
+local function exported(list, name)
+  list = given(list)
+  if not list then
+    return true
+  end
+  for item in string.gmatch(list, "[^,]+") do
+    if item == "ALL" or item == name or string.sub(item, 1, #name + 1) == name .. "=" then
+      return true
+    end
+  end
+  return false
+end
+
+-- The wishes that gsub reads from the job's environment, and how each is said without one.
+local WISHES = {
+  { "GSUB", "say --comment=gsub:%s instead" },
+  { "GSUB_REPACK", "gsub takes it from sbatch only" },
+  { "GSUB_RETUNE", "gsub takes it from sbatch only" },
+}
+
+-- Each looks at the options and returns its advice, or nil. The first is told even to those who want gsub off.
+local ADVICE = {
+  function(options)
+    for _, wish in ipairs(WISHES) do
+      local name, instead = wish[1], wish[2]
+      local value = os.getenv(name)
+      if value and options.type ~= "sbatch" then
+        return name .. " is not seen: " .. tostring(options.type) .. " does not send its environment; "
+          .. string.format(instead, value)
+      elseif value and not exported(options.export, name) then
+        return name .. " is not seen: --export leaves it out; "
+          .. string.format(name == "GSUB" and instead or "name it there", value)
+      end
+    end
+  end,
+  function(options)
+    if given(options.deadline) then
+      return "--deadline is not seen by gsub, which may let the job wait for nodes that are close together; "
+        .. "--switches=COUNT@TIME says how long at most"
+    end
+  end,
+  function(options)
+    if options.type == "sbatch" and given(options.requeue) == "requeue" and not given(options["open-mode"]) then
+      return "--requeue: a second run writes over the output of the first, unless you say --open-mode=append"
+    end
+  end,
+}
+
+local told = {}
+
+local function advise(options)
+  -- srun inside a job starts a step: nothing is decided about it any more
+  local step = options.type == "srun" and os.getenv("SLURM_JOB_ID")
+  if step or string.find(given(options.comment) or "", "gsub:off", 1, true) or not wants_gpu(options) then
+    return
+  end
+  local off = string.lower(os.getenv("GSUB") or "") == "off"
+  for index, rule in ipairs(ADVICE) do
+    local line = (index == 1 or not off) and rule(options)
+    if line and not told[line] then -- the parts of a heterogeneous job share one process
+      told[line] = true
+      slurm.log_info("%s", "gsub: " .. string.gsub(string.sub(line, 1, 300), "[%c\127-\255]", "?"))
+    end
+  end
+end
+
+function slurm_cli_setup_defaults(options, early)
+  return slurm.SUCCESS
+end
+
+function slurm_cli_pre_submit(options, offset)
+  pcall(advise, options)
+  return slurm.SUCCESS
+end
+
+function slurm_cli_post_submit(offset, job_id, step_id)
+  return slurm.SUCCESS
+end
+
+return slurm.SUCCESS
