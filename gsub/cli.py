@@ -15,6 +15,7 @@ from gsub import __version__
 from gsub.errors import FAILED, USAGE, UserError
 
 COMMANDS: Final = {
+    "explain": "what gsub would change about a job, and why; nothing is submitted",
     "watch": "follow a job: its states, its output",
     "status": "my jobs",
     "cancel": "cancel jobs",

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gsub.errors import USAGE, UserError
+
+if TYPE_CHECKING:
+    from site_configs.site_model import Site
 
 _MEANWHILE: Final = "Meanwhile plain 'sbatch' works."
 
@@ -24,11 +27,17 @@ def check_site(environ: Mapping[str, str]) -> Slurm:
 
     Raises UserError for a file that cannot be used: a site half understood would decide half rightly.
     """
+    site = read_site(environ)
+    return Slurm() if site is None else Slurm(conf=site.slurm.conf, folder=site.slurm.bin)
+
+
+def read_site(environ: Mapping[str, str]) -> Site | None:
+    """The site; None on a machine without a site file. Raises UserError as `check_site` does."""
     from site_configs.site import find_site
 
     path = find_site(environ)
     if path is None:
-        return Slurm()
+        return None
     from site_configs.site import SiteError, load_site
     from site_configs.topology import TopologyError
 
@@ -53,4 +62,4 @@ def check_site(environ: Mapping[str, str]) -> Slurm:
             fix=f"{error.remedy} {_MEANWHILE}",
             exit_code=USAGE,
         ) from error
-    return Slurm(conf=site.slurm.conf, folder=site.slurm.bin)
+    return site

@@ -21,11 +21,9 @@ MAX_SCRIPT_BYTES: Final = 4 << 20  # Slurm's own default (max_script_size)
 
 def dry_run(line: CommandLine, environ: Mapping[str, str], folder: str) -> int:
     """Print the request and the estimate; returns the exit code. Raises UserError where sbatch objects."""
-    stdin = None
-    if line.script is None and line.wrap is None:
-        stdin = sys.stdin.buffer.read(MAX_SCRIPT_BYTES)
+    text = script_bytes(line)
+    stdin = text if line.script is None and line.wrap is None else None
     table = installed_table(environ, folder)
-    text = stdin if stdin is not None else _script(line)
     asked = request(line, text.decode(errors="replace"), environ, table)
     nobody = Listener(lambda _: None, lambda _: None, lambda _: None, lambda _: None)
     answer = run(("--test-only", *line.audible), nobody, environ=environ, folder=folder, stdin=stdin)
@@ -40,10 +38,13 @@ def dry_run(line: CommandLine, environ: Mapping[str, str], folder: str) -> int:
     return 0
 
 
-def _script(line: CommandLine) -> bytes:
-    """The script's text where sbatch would find it: below --chdir, else on PATH; empty when there is none."""
+def script_bytes(line: CommandLine) -> bytes:
+    """The script's text where sbatch would find it: below --chdir, else on PATH; empty when there is none.
+
+    Without SCRIPT and --wrap it is read from standard input.
+    """
     if line.script is None:
-        return b""
+        return sys.stdin.buffer.read(MAX_SCRIPT_BYTES) if line.wrap is None else b""
     folders = [s.value or "" for component in line.components for s in component if s.name == "chdir"][-1:]
     folders += ["", *os.environ.get("PATH", "").split(os.pathsep)]
     for folder in folders:
