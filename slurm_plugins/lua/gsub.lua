@@ -77,8 +77,8 @@ local function names_gpu(list)
     return false
   end
   for item in string.gmatch(list, "[^,]+") do
-    item = string.gsub(item, "^%s*gres[:/]", "")
-    if string.match(item, "^%s*([^:=/%s]*)") == "gpu" then
+    local name = string.gsub(item, "^%s*gres[:/]", "")
+    if string.match(name, "^%s*([^:=/%s]*)") == "gpu" then
       return true
     end
   end
@@ -108,13 +108,24 @@ local function declined_by(variable)
   return type(variable) == "string" and string.match(string.lower(variable), "^%s*(.-)%s*$") == "off"
 end
 
+-- Of a hetjob only the first component brings its environment: what the user says there goes for all of them. By uid.
+local het_declined, NO_OFFSET = {}, 0xfffffffe
+
 local function consider(job, submit_uid)
+  local offset = job.het_job_offset
+  if offset == 0 then
+    local leads = type(job.script) == "string" and job.environment["GSUB"]
+    het_declined[job.user_id] = declined_by(leads) or nil
+  end
   if not M.wants_gpu(job) or declined_in(job.comment) or not may_ask() then
     return slurm.SUCCESS
   end
   local script = job.script
   if type(script) ~= "string" then
     script = nil -- salloc and srun: they do not send their environment either
+    if offset and offset > 0 and offset < NO_OFFSET and het_declined[job.user_id] then
+      return slurm.SUCCESS
+    end
   elseif declined_by(job.environment["GSUB"]) then
     return slurm.SUCCESS
   end
