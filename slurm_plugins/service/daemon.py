@@ -122,7 +122,7 @@ class Daemon:
             )
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self.stop)
-            loop.add_signal_handler(signal.SIGHUP, self._reload)
+            loop.add_signal_handler(signal.SIGHUP, self.reload)
             await server.start_serving()
             _log.info("answering on %s (group %s)", self.options.socket, file.group)
             notifier.send("READY=1")
@@ -150,9 +150,9 @@ class Daemon:
         while True:
             await asyncio.sleep(_SITE_SECONDS)
             if await asyncio.to_thread(self.site.changed):
-                self._reload()
+                self.reload()
 
-    def _reload(self) -> None:
+    def reload(self) -> None:
         """Take the site file anew: a change was seen, or SIGHUP came."""
         taken = self.site.read()
         self.counts.reloads.add("ok" if taken else "failed")
