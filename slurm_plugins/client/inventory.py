@@ -34,6 +34,7 @@ def node(row: Row) -> Node:
         cores_per_socket=parse.count(get("CoresPerSocket", "")),
         threads_per_core=parse.count(get("ThreadsPerCore", "")),
         memory=parse.memory(get("RealMemory", "")),
+        memory_reserved=parse.memory(get("MemSpecLimit", "")),
         memory_free=parse.memory(get("FreeMem", "")),
         load=_number(get("CPULoad", "")),
         tres=parse.tres(get("CfgTRES", "")),

@@ -136,7 +136,11 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A compute node. ``memory`` is RealMemory, ``gpus`` those configured, the ``allocated_*`` what jobs hold now."""
+    """A compute node.
+
+    ``memory`` is RealMemory, ``memory_reserved`` what of it is kept from jobs (MemSpecLimit), ``gpus`` those
+    configured, the ``allocated_*`` what jobs hold now.
+    """
 
     name: str
     state: NodeState
@@ -151,6 +155,7 @@ class Node:
     cores_per_socket: int | None = None
     threads_per_core: int | None = None
     memory: int | None = None
+    memory_reserved: int | None = None
     memory_free: int | None = None
     load: float | None = None
     tres: Tres = NO_TRES

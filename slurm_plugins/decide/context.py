@@ -19,11 +19,16 @@ class SlurmFacts:
 
     `release` is (major, minor), (0, 0) when not known. `max_switch_wait` is SchedulerParameters' in seconds.
     `topology_plugin` is tree, block, flat, ... without "topology/"; flat also stands for none and default.
+    `memory_tracked`: SelectTypeParameters counts memory, None when not known; the defaults are DefMemPer* outside of
+    partitions, in MiB.
     """
 
     release: tuple[int, int] = (0, 0)
     max_switch_wait: int = 300
     topology_plugin: str = "flat"
+    memory_tracked: bool | None = None
+    default_memory_per_cpu: int | None = None
+    default_memory_per_node: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

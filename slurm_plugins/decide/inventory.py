@@ -48,6 +48,8 @@ class Kind:
     features: frozenset[str]
     nodes: tuple[str, ...] = field(repr=False)
     usable: int
+    threads: int = 1
+    """Threads of a core: Slurm gives out whole cores."""
 
     @property
     def count(self) -> int:
@@ -167,7 +169,12 @@ def build(
             if (node := by_name.get(name)) is not None:
                 groups.setdefault(_likeness(node, declared.gpu_type if declared else ""), []).append(node)
         kinds = tuple(
-            Kind(*like, nodes=tuple(n.name for n in group), usable=sum(n.available for n in group))
+            Kind(
+                *like,
+                nodes=tuple(n.name for n in group),
+                usable=sum(n.available for n in group),
+                threads=max(n.threads_per_core or 1 for n in group),
+            )
             for like, group in groups.items()
         )
         topology = flat
@@ -198,7 +205,8 @@ def _likeness(node: Node, gpu_type: str) -> _Like:
     """What makes two nodes alike: the first fields of a `Kind`."""
     features = frozenset(node.active_features or node.features)
     cpus = node.cpus_effective or node.cpus or 0
-    return _gpu_types(node, gpu_type), cpus, (node.memory or 0) // _MIB, features
+    memory = max((node.memory or 0) - (node.memory_reserved or 0), 0) // _MIB
+    return _gpu_types(node, gpu_type), cpus, memory, features
 
 
 def _mib(size: int | None) -> int | None:

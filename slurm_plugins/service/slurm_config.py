@@ -33,7 +33,8 @@ def read_config(runner: Runner) -> SlurmConfig:
 
 
 _LINE: Final = re.compile(
-    r"(?m)^(SLURM_VERSION|SchedulerParameters|TopologyPlugin|SlurmUser|ClusterName)\s*= (.*)$"
+    r"(?m)^(SLURM_VERSION|SchedulerParameters|TopologyPlugin|SlurmUser|ClusterName|SelectTypeParameters|DefMemPer\w+)"
+    r"\s*= (.*)$"
 )
 
 
@@ -50,15 +51,24 @@ def parse_config(text: str) -> SlurmConfig:
         raise SlurmFormatError("no SLURM_VERSION in scontrol show config", text)
     wait = re.search(r"max_switch_wait=(\d{1,9})", found.get("SchedulerParameters", ""), re.IGNORECASE)
     user = re.search(r"\((\d+)\)$", found.get("SlurmUser", ""))
+    select = found.get("SelectTypeParameters")
     return SlurmConfig(
         SlurmFacts(
             release=Version.parse(found["SLURM_VERSION"]).release,
             max_switch_wait=int(wait[1]) if wait else SlurmFacts().max_switch_wait,
             topology_plugin=_topology(found.get("TopologyPlugin", "")),
+            memory_tracked="MEMORY" in select.upper() if select is not None else None,
+            default_memory_per_cpu=_size(found.get("DefMemPerCPU", "")),
+            default_memory_per_node=_size(found.get("DefMemPerNode", "")),
         ),
         cluster=found.get("ClusterName", "").lower(),
         slurm_uid=int(user[1]) if user else None,
     )
+
+
+def _size(text: str) -> int | None:
+    """MiB; None for UNLIMITED and where the other of the two is set."""
+    return int(text) or None if text.isdigit() else None
 
 
 def _topology(plugin: str) -> str:
