@@ -32,8 +32,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from slurm_plugins.client.errors import SlurmFormatError
 from slurm_plugins.decide.edits import Value
 from slurm_plugins.decide.request import Request
+from slurm_plugins.decide.shape import gpu_items
 
 __all__ = ["ENV_NAMES", "Mirrors", "complete", "mirrors"]
 
@@ -263,10 +265,11 @@ def _other_total(request: Request, edits: Edits) -> str | None:
 
 
 def _gpus(tres: Value | None) -> int | None:
-    """GPUs in ``gres:gpu:a100:4,gres:gpu:v100:2``, here 6; None where none are named."""
-    found = [re.fullmatch(r"gpu(?:[:=].*?)??(?:[:=](\d+))?", item) for item in _items(str(tres or ""))]
-    counts = [int(one[1] or 1) for one in found if one]
-    return sum(counts) if counts else None
+    """GPUs in ``gres:gpu:a100:4,gres:gpu:v100:2``, here 6; None where none are named, or not in a way that is known."""
+    try:
+        return sum(gpu_items(str(tres or "")).values()) or None
+    except SlurmFormatError:
+        return None
 
 
 # --- fields ---------------------------------------------------------------------------------------------------------
