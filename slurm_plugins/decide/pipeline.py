@@ -168,7 +168,7 @@ class _Run:
 # A field as the option that a user would type; {} is the value.
 _OPTIONS: Final[Mapping[str, str]] = {
     "min_nodes": "--nodes={}",
-    "max_nodes": "--nodes=1-{}",
+    "max_nodes": "at most {} nodes",
     "num_tasks": "--ntasks={}",
     "ntasks_per_node": "--ntasks-per-node={}",
     "shared": "--exclusive",

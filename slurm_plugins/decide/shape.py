@@ -20,6 +20,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -113,10 +114,14 @@ def gpu_items(text: str | None) -> dict[str, int]:
     }
 
 
-def shape_of(job: Job) -> Shape | NotUnderstood:
-    """What `job` asks for, or why that cannot be said."""
+def shape_of(job: Job, env: Mapping[str, str] | None = None) -> Shape | NotUnderstood:
+    """What `job` asks for, or why that cannot be said.
+
+    With the environment of a batch job at hand, sbatch's own sum is told from ``-n``: for --ntasks-per-node=4 without
+    -N it sends 4 tasks, as if for one node, and from 24.11 on it writes no SLURM_NTASKS then. Such tasks are open.
+    """
     try:
-        return _shape(job)
+        return _shape(job, env)
     except _OddError as odd:
         return NotUnderstood(str(odd))
     except SlurmFormatError:
@@ -127,7 +132,7 @@ class _OddError(Exception):
     """The request contradicts itself, or says too little or too much; the message says which."""
 
 
-def _shape(job: Job) -> Shape:
+def _shape(job: Job, env: Mapping[str, str] | None) -> Shape:
     per_job, gpu_type, types = _one_type(
         gpu_items(job.tres_per_job), gpu_items(job.tres_per_node), gpu_items(job.tres_per_socket),
         gpu_items(job.tres_per_task),
@@ -138,6 +143,8 @@ def _shape(job: Job) -> Shape:
         return NO_GPUS
     low, high = _nodes(job)
     tasks, tasks_per_node = _positive(job.num_tasks), _positive(job.ntasks_per_node)
+    if env and "SLURM_NTASKS" not in env and low is None and tasks == tasks_per_node:
+        tasks = None
     if per_socket:
         if not job.sockets_per_node:
             raise _OddError("GPUs per socket, and it is open how many sockets of a node are used")

@@ -78,13 +78,25 @@ def ask(words: str, release: tuple[int, int] = (22, 5), **fields: Any) -> Job:
         else:
             raise AssertionError(f"no option {option!r} in the tests' sbatch")
     nodes = job.get("min_nodes")
-    if "num_tasks" not in job and "ntasks_per_node" in job and nodes and nodes == job["max_nodes"]:
-        job["num_tasks"] = nodes * job["ntasks_per_node"]
+    if "num_tasks" not in job and "ntasks_per_node" in job and nodes == job.get("max_nodes"):
+        job["num_tasks"] = (nodes or 1) * job["ntasks_per_node"]
     tasks = job.get("num_tasks") or nodes or 1
     job["min_cpus"] = tasks * job.get("cpus_per_task", 1)
     if "cpus_per_task" in job:
         job.setdefault("pn_min_cpus", job["cpus_per_task"])
     return Job(**job, **fields)
+
+
+def environment(words: str, release: tuple[int, int] = (22, 5)) -> dict[str, str]:
+    """What sbatch writes into the environment for those words, of what a decision reads."""
+    options, job = dict(_options(words)), ask(words, release)
+    env: dict[str, str] = {}
+    if job.num_tasks is not None and ("ntasks" in options or release < (24, 11)):
+        env["SLURM_NTASKS"] = env["SLURM_NPROCS"] = str(job.num_tasks)
+    for option in ("ntasks-per-node", "gpus-per-node", "cpus-per-task", "cpus-per-gpu", "ntasks-per-gpu"):
+        if option in options:
+            env["SLURM_" + option.upper().replace("-", "_")] = options[option]
+    return env
 
 
 def _options(words: str) -> list[tuple[str, str]]:
@@ -148,8 +160,9 @@ class Row:
 
     def decide(self, context: Context, *stages: Stage, batch: bool = True) -> Decision:
         """The decision of those stages (none: of all)."""
-        job = ask(self.words, context.slurm.release)
-        request = Request(id=1, uid=1000, job=job, env=dict(self.env), batch=batch)
+        release = context.slurm.release
+        env = {**environment(self.words, release), **self.env} if batch else {}
+        request = Request(id=1, uid=1000, job=ask(self.words, release), env=env, batch=batch)
         return decide(request, context, decision_id=ID, stages=stages or None)
 
     def check(self, context: Context, *stages: Stage) -> None:

@@ -40,7 +40,7 @@ TWO_LEAVES = [
     Row("--gpus=16 -n 3", KEPT, "16 GPUs and 3 tasks do not divide evenly"),
     Row("--gpus=16 -n 1", KEPT, "16 GPUs and 1 task do not divide evenly"),
     Row("--gpus=4 -n 4", grid(1), "1 node x 4 GPUs"),
-    Row("--gpus=16 --ntasks-per-node=8", grid(2, "gpu:8", whole=True), "2 nodes x 8 GPUs"),
+    Row("--gpus=8 --ntasks-per-node=8", grid(1, whole=True), "1 node x 8 GPUs"),
     Row("--gpus=16 -n 16 --ntasks-per-node=8", grid(2, "gpu:8", whole=True), "2 nodes x 8 GPUs"),
     Row("--gpus=16 -n 16 --ntasks-per-node=4", grid(4, "gpu:4"), "4 nodes x 4 GPUs"),
     # GPUs for each task
@@ -239,6 +239,22 @@ def test_decision(table: str, row: Row, release: tuple[int, int]) -> None:
     row.check(TABLES[table][0](release), Gang())
 
 
+@pytest.mark.parametrize("release", RELEASES, ids=_name)
+def test_tasks_on_each_node_follow_the_nodes_where_their_sum_was_not_stated(release: tuple[int, int]) -> None:
+    """22.05 does not tell sbatch's sum (8, as if for one node) from the user's -n 8; newer releases do."""
+    context = two_leaves(release)
+    if release < (24, 11):
+        words = "16 GPUs and 8 tasks do not divide evenly over nodes of 8 GPUs and 8 tasks"
+        Row("--gpus=16 --ntasks-per-node=8", KEPT, words).check(context, Gang())
+    else:
+        edits = {**grid(2, "gpu:8", whole=True), "num_tasks": 16}
+        Row("--gpus=16 --ntasks-per-node=8", edits, "8 tasks on each of 2 nodes").check(context, Gang())
+        decision = Row("--gpus=16 --ntasks-per-node=8", {}).decide(context, Gang())
+        assert decision.env["SLURM_NTASKS"] == "16"
+        assert decision.edits["min_cpus"] == 16
+    Row("--gpus=16 -n 8 --ntasks-per-node=8", KEPT, "do not divide").check(context, Gang())
+
+
 def test_a_site_may_repack_every_job_and_a_job_may_refuse() -> None:
     site = Site(cluster="test", policy=Policy(mode="enforce", repack=True))
     spread = "-N 4 --ntasks-per-node=2 --gpus-per-node=2"
@@ -295,7 +311,7 @@ def _gang(request: Request, context: Context) -> Request:
 @_any_request
 @given(requests())
 def test_the_gpus_in_all_never_change(request_: Request) -> None:
-    before = shape_of(request_.job)
+    before = shape_of(request_.job, request_.env or None)
     for contexts in (_CONTEXTS, _REPACKING):
         for context in contexts.values():
             after = shape_of(_gang(request_, context).job)

@@ -53,7 +53,7 @@ class Gang(Stage):
     def decide(self, request: Request, context: Context) -> Proposal:
         """See `Stage.decide`."""
         job = request.job
-        shape = shape_of(job)
+        shape = shape_of(job, request.env if request.batch else None)
         if isinstance(shape, NotUnderstood):
             return _left(shape.why)
         if shape.gpus == 0:
@@ -152,6 +152,8 @@ def _fewest(job: Job, shape: Shape, place: Place, low: int, high: int | None) ->
         return f"partition {place.pool.name} has too few nodes for it, or none with the CPUs and memory"
     even = _count(gpus, "GPU") if tasks is None else f"{_count(gpus, 'GPU')} and {_count(tasks, 'task')}"
     on = f"{_count(low, 'node')}" if low == high else f"nodes of {_up_to(sizes)}"
+    if shape.tasks_per_node is not None:
+        on += f" and {_count(shape.tasks_per_node, 'task')}"
     return f"{even} do not divide evenly over {on}"
 
 
@@ -224,6 +226,11 @@ def _shape_changes(job: Job, shape: Shape, grid: Grid) -> tuple[Change, ...]:
         if shape.tasks is not None and shape.tasks_per_node is None and shape.tasks_per_gpu is None:
             why = f"{shape.tasks} tasks on {grid.nodes} nodes: the same number on each"
             changes.append(Change("ntasks_per_node", None, shape.tasks // grid.nodes, why))
+        if shape.tasks is None and grid.tasks is not None and job.num_tasks is not None:
+            every = grid.tasks * grid.nodes
+            changes.append(
+                Change("num_tasks", None, every, f"{grid.tasks} tasks on each of {grid.nodes} nodes")
+            )
     return tuple(changes)
 
 
