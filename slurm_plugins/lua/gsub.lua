@@ -17,7 +17,7 @@ local config = {
 -- The other files of the shim lie beside this one.
 local folder = string.match(debug.getinfo(1, "S").source, "^@(.*/)") or ""
 local function part(name, ...)
-  return assert(loadfile(folder .. name .. ".lua"))(...)
+  return assert(assert(loadfile(folder .. name .. ".lua"))(...), name .. ".lua is cut short")
 end
 local tables = part("tables")
 local json = part("json")

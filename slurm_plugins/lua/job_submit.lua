@@ -1,7 +1,7 @@
 -- job_submit.lua for a site without one of its own. A site that has one adds the lines marked 1, 2 and 3 to it.
 -- Belongs beside slurm.conf, which says JobSubmitPlugins=lua.
 
-local gsub_ok, gsub = pcall(dofile, "/usr/libexec/gsub/gsub.lua") -- 1
+local gsub_ok, gsub = pcall(function() return assert(dofile("/usr/libexec/gsub/gsub.lua"), "cut short") end) -- 1
 if not gsub_ok then slurm.log_error("%s", "gsub is left out: " .. tostring(gsub)) end -- 2
 
 function slurm_job_submit(job_desc, part_list, submit_uid)

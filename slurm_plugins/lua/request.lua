@@ -30,6 +30,10 @@ function M.integer(value, unset)
 end
 local integer = M.integer
 
+local function uid(value)
+  return integer(value) or error("no user id")
+end
+
 local function job_part(job, text_limit)
   local parts, cut = {}, {}
   for _, field in ipairs(NUMBERS) do
@@ -79,7 +83,7 @@ end
 local function request_line(id, job, submit_uid, script, counters, shrink)
   local fields, cut = job_part(job, STRING_LIMIT / shrink)
   local parts = {
-    string.format('{"v":1,"id":%d,"uid":%s,"submit_uid":%s', id, integer(job.user_id), integer(submit_uid)),
+    string.format('{"v":1,"id":%d,"uid":%s,"submit_uid":%s', id, uid(job.user_id), uid(submit_uid)),
     ',"slurm":"","job":' .. fields, -- Lua is not told the release; the service knows it
   }
   if script then

@@ -58,6 +58,7 @@ end
 
 -- As _get_job_req_field and _set_job_req_field: a name that Slurm does not know reads as nil and is not written, with a
 -- line in the log; a number that is not set reads as its NO_VAL; a value of the wrong type raises.
+local refused
 local function job_proxy(kinds, values, environment)
   local env = setmetatable({}, {
     __index = function(_, name)
@@ -94,7 +95,7 @@ local function job_proxy(kinds, values, environment)
       if kind == nil then
         slurm.log_error("_set_job_field: unrecognized field: %s", tostring(name))
         return
-      elseif name == "refuses" then
+      elseif name == refused then
         error("no")
       end
       local good = kind == "text" and (type(value) == "string" or type(value) == "number")
@@ -185,6 +186,14 @@ function orders.feed(order)
       job = values, env = environment })
   end
   return { replies = replies }
+end
+
+-- Carry out a plan on a job whose field `name` Slurm refuses to write.
+function orders.refuse(order)
+  refused = order.name
+  local fine, why = gsub.answers.apply(job_proxy(order.kinds, order.job, order.env), { env = order.set_env, edits = order.edits })
+  refused = nil
+  return { fine = fine, why = why, job = order.job, env = order.env, writes = writes }
 end
 
 function orders.decode(order)

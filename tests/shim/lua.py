@@ -27,10 +27,10 @@ _TEXTS = """account admin_comment array_inx comment cpus_per_tres dependency exc
     mem_per_tres name partition prefer qos req_nodes reservation tres_per_job tres_per_node tres_per_socket
     tres_per_task work_dir"""
 _SHORT = """cores_per_socket cpus_per_task ntasks_per_core ntasks_per_node ntasks_per_socket ntasks_per_tres pn_min_cpus
-    requeue segment_size shared sockets_per_node threads_per_core"""
+    requeue shared sockets_per_node threads_per_core"""
 _LONG = """het_job_offset max_cpus max_nodes min_cpus min_nodes num_tasks pn_min_tmp_disk req_switch time_limit time_min
     wait4switch"""
-_FLAGS = "begin_time bitflags contiguous immediate ntasks_per_board"
+_FLAGS = "begin_time bitflags contiguous immediate ntasks_per_board segment_size"
 
 # What job_desc of Slurm 22.05 to 26.05 holds: "text", or what a number reads as that is not set (read off a real one).
 KINDS: Mapping[str, str | int] = {

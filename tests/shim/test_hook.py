@@ -1,0 +1,101 @@
+"""The job_submit.lua that is shipped: what slurmctld loads, and what a site's own script is to hold."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.shim.lua import SHIM, Shim
+from tests.shim.servers import Service, says
+
+SCRIPT = (SHIM / "job_submit.lua").read_text()
+HOME = "/usr/libexec/gsub/gsub.lua"
+JOB = {"tres_per_node": "gres:gpu:2"}
+
+
+def script_for(folder: Path) -> str:
+    assert HOME in SCRIPT
+    return SCRIPT.replace(HOME, str(folder / "gsub.lua"))
+
+
+def test_slurmctld_can_load_it(shim: Shim) -> None:
+    loaded = shim.order("script", text=script_for(SHIM))
+    assert loaded == {"rc": 0, "modify": True, "log": []}
+
+
+def test_it_asks_the_service(shim: Shim, service: Service) -> None:
+    before, function, after = script_for(SHIM).partition("function slurm_job_submit")
+    setup = f"gsub.setup({{ socket = '{service.path}', deadline = 1 }})\n"
+    assert shim.order("script", text=before + setup + function + after)["rc"] == 0
+    assert shim.submit(JOB, scripted=True).job["min_nodes"] == 2
+    service.way = says(reject="gsub: no")
+    assert shim.submit(JOB, scripted=True).rc == -1
+
+
+@pytest.mark.parametrize("part", ["gsub", "json", "wire", "request", "answer", "tables"])
+@pytest.mark.parametrize("fault", ["missing", "cut", "raises"])
+def test_a_broken_installation_lets_jobs_pass(shim: Shim, tmp_path: Path, part: str, fault: str) -> None:
+    folder = tmp_path / "shim"
+    shutil.copytree(SHIM, folder)
+    broken = folder / f"{part}.lua"
+    if fault == "missing":
+        broken.unlink()
+    elif fault == "cut":
+        text = broken.read_text()
+        broken.write_text(text[: text.rindex("\nreturn M")])  # good Lua still
+    else:
+        broken.write_text("error('no')")
+    loaded = shim.order("script", text=script_for(folder))
+    assert (loaded["rc"], loaded["modify"]) == (0, True)
+    assert len(loaded["log"]) == 1
+    assert loaded["log"][0].startswith("error: gsub is left out: ")
+    done = shim.submit(JOB, scripted=True)
+    assert (done.rc, done.raised, done.job) == (0, None, JOB)
+
+
+def test_without_lua_posix_jobs_pass(shim: Shim) -> None:
+    forget = """\
+for name in pairs(package.loaded) do
+  if string.find(name, "posix") then package.loaded[name] = nil end
+end
+package.path, package.cpath = "", ""
+"""
+    loaded = shim.order("script", text=forget + script_for(SHIM))
+    assert loaded["rc"] == 0
+    assert "posix" in loaded["log"][0]
+    done = shim.submit(JOB, scripted=True)
+    assert (done.rc, done.raised, done.job) == (0, None, JOB)
+
+
+def test_a_fault_in_the_shim_is_logged_and_the_job_passes(shim: Shim, service: Service) -> None:
+    shim.setup(socket=str(service.path), deadline=1)
+    # a job_desc that holds what no Slurm's does
+    done = shim.submit({**JOB, "user_id": "nobody"})
+    assert (done.rc, done.raised, done.writes) == (0, None, [])
+    assert done.log[0].startswith("error: gsub: a fault in gsub.lua, the job passes unchanged: ")
+    assert shim.submit(JOB).writes  # and the next is asked about as ever
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"socket": 7},
+        {"socket": ""},
+        {"socket": "x" * 200},
+        {"deadline": 0},
+        {"deadline": 3600},
+        {"deadline": "soon"},
+        {"failures": 0},
+        {"pause": -1},
+        {"owner": "root"},
+        {"sokcet": "/run/x"},
+        7,
+    ],
+)
+def test_setup_keeps_the_defaults_rather_than_fail(shim: Shim, options: object) -> None:
+    log = shim.order("setup", options=options)["log"]
+    assert options == 7 or [line for line in log if line.startswith("error: gsub: setup: ")]
+    done = shim.submit(JOB)
+    assert (done.rc, done.job) == (0, JOB)
