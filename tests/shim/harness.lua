@@ -154,6 +154,23 @@ function orders.submit(order)
   }
 end
 
+-- Run cli_filter.lua as sbatch does: options as texts, nil where a release has none.
+function orders.filter(order)
+  os.getenv = function(name)
+    return order.env[name]
+  end
+  local loaded = assert(compile(order.text, "@cli_filter.lua"))()
+  local results = { n = 0 }
+  for offset, options in ipairs(order.components) do
+    add(results, slurm_cli_setup_defaults(options, true))
+    add(results, slurm_cli_pre_submit(setmetatable({}, { __index = options, __newindex = function()
+      error("an option was changed")
+    end }), offset - 1))
+  end
+  add(results, slurm_cli_post_submit(0, 1, 0))
+  return { loaded = loaded, results = results, log = logged }
+end
+
 function orders.request(order)
   local job = job_proxy(order.kinds, order.job, order.env)
   return { line = gsub.request.line(order.id, job, order.uid, order.job.script, order.counters or {}) }
