@@ -1,0 +1,113 @@
+"""How long a decision takes in gsubd, on a small cluster and on one of 10,000 nodes that knows 10,000 workloads."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import TypeAlias
+
+from slurm_plugins.service.asking import Connections
+from slurm_plugins.service.counts import Counts
+from slurm_plugins.service.desk import Desk
+from slurm_plugins.service.peers import Peers
+from tests.bench import world
+from tests.fuzz import questions, words
+
+BIG = 10_000
+SMALL = 8
+Times: TypeAlias = tuple[list[float], list[float]]
+"""Seconds of each question, small and big."""
+
+
+def asked(count: int) -> list[bytes]:
+    """Questions as users' jobs make them, of workloads that the big store knows."""
+    found = []
+    for number in range(count):
+        random = Random(number)
+        question = questions.usual(random)
+        question["job"] |= {"partition": "gpu", "name": f"job-{random.randrange(BIG)}", "comment": ""}
+        question["job"].setdefault("tres_per_job", f"gres/gpu:{random.choice((1, 2, 4, 8, 16, 32))}")
+        question["env"] = {}
+        found.append(words.encode(random, question))
+    return found
+
+
+def desks() -> tuple[Desk, Desk]:
+    """The line handler of a small cluster and of a big one."""
+    small, big = world.context(SMALL * 10), world.context(BIG, BIG)
+    return Desk(small, Counts()), Desk(big, Counts())
+
+
+def in_process(count: int = 3000) -> Times:
+    """The line handler alone: each question on both, in turns; the first pass fills what is remembered."""
+    found: Times = ([], [])
+    pair = desks()
+    lines = asked(count)
+    for measured in (False, True):
+        for number, line in enumerate(lines):
+            order = (0, 1) if number % 2 else (1, 0)
+            for which in order:
+                start = time.perf_counter()
+                pair[which].answer(line)
+                if measured:
+                    found[which].append(time.perf_counter() - start)
+    return found
+
+
+def over_the_socket(count: int = 3000) -> Times:
+    """A question and its answer through gsubd's socket, from a process beside it, on both in turns."""
+    found: Times = ([], [])
+    lines = asked(count)
+    with _server() as paths:
+        peers = tuple(socket.socket(socket.AF_UNIX) for _ in paths)
+        for peer, path in zip(peers, paths, strict=True):
+            peer.connect(str(path))
+        for measured in (False, True):
+            for number, line in enumerate(lines):
+                for which in (0, 1) if number % 2 else (1, 0):
+                    start = time.perf_counter()
+                    peers[which].sendall(line + b"\n")
+                    while not peers[which].recv(1 << 16).endswith(b"\n"):
+                        pass
+                    if measured:
+                        found[which].append(time.perf_counter() - start)
+        for peer in peers:
+            peer.close()
+    return found
+
+
+@contextmanager
+def _server() -> Iterator[tuple[Path, Path]]:
+    with tempfile.TemporaryDirectory(prefix="gsub-bench-") as folder:
+        paths = Path(folder, "small.sock"), Path(folder, "big.sock")
+        argv = [sys.executable, "-m", "tests.bench.deciding", *map(str, paths)]
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=Path(__file__).resolve().parents[2])
+        try:
+            assert process.stdout
+            process.stdout.readline()
+            yield paths
+        finally:
+            process.terminate()
+            process.wait()
+
+
+async def _serve(paths: list[str]) -> None:
+    loop = asyncio.get_running_loop()
+    for path, desk in zip(paths, desks(), strict=True):
+        counts = Counts()
+        await loop.create_unix_server(Connections(desk.answer, Peers([os.geteuid()]), counts).new, path)
+    print("ready", flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(sys.argv[1:]))
