@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from slurm_plugins.client.errors import SlurmFormatError
-from slurm_plugins.decide.edits import Value
+from slurm_plugins.decide.edits import EditError, Value, check_env
 from slurm_plugins.decide.request import Request
 from slurm_plugins.decide.shape import gpu_items
 
@@ -238,7 +238,13 @@ def mirrors(request: Request, edits: Edits, release: Release) -> Mirrors:
             if now is None and not (read and variable.always(request, edits)):
                 continue
             text = variable.text(str(edits[name]), now or "")
-            if text is not None and text != now:
+            if text is None or text == now:
+                continue
+            try:
+                check_env(variable.name, text)
+            except EditError:  # what the user's own part of it holds
+                refused.setdefault(name, f"{variable.name} holds what gsub does not write")
+            else:
                 env[variable.name] = text
     return Mirrors(env, refused)
 
