@@ -108,14 +108,13 @@ local function declined_by(variable)
   return type(variable) == "string" and string.match(string.lower(variable), "^%s*(.-)%s*$") == "off"
 end
 
--- Of a hetjob only the first component brings its environment: what the user says there goes for all of them. By uid.
-local het_declined, NO_OFFSET = {}, 0xfffffffe
+-- Of a heterogeneous job only the first component brings its environment: what it says goes for those behind it. By uid.
+local lead_declined, NO_OFFSET = {}, 0xfffffffe
 
 local function consider(job, submit_uid)
   local offset = job.het_job_offset
   if offset == 0 then
-    local leads = type(job.script) == "string" and job.environment["GSUB"]
-    het_declined[job.user_id] = declined_by(leads) or nil
+    lead_declined[job.user_id] = type(job.script) == "string" and declined_by(job.environment["GSUB"]) or nil
   end
   if not M.wants_gpu(job) or declined_in(job.comment) or not may_ask() then
     return slurm.SUCCESS
@@ -123,7 +122,7 @@ local function consider(job, submit_uid)
   local script = job.script
   if type(script) ~= "string" then
     script = nil -- salloc and srun: they do not send their environment either
-    if offset and offset > 0 and offset < NO_OFFSET and het_declined[job.user_id] then
+    if offset and offset > 0 and offset < NO_OFFSET and lead_declined[job.user_id] then
       return slurm.SUCCESS
     end
   elseif declined_by(job.environment["GSUB"]) then

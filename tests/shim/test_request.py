@@ -85,6 +85,30 @@ def test_who_declines_is_not_asked_about(asked: Any) -> None:
     assert [case for case in NOT_DECLINED if not asked(*case)] == []
 
 
+def test_the_first_of_a_heterogeneous_job_declines_for_all(shim: Shim, service: Service) -> None:
+    shim.setup(socket=str(service.path), deadline=1)
+    service.way = says(mode="observe")
+
+    def submit(offset: int, uid: int, job: dict[str, Any], env: dict[str, str] | None = None) -> None:
+        # the components behind the first bring neither script nor environment
+        done = shim.submit(
+            {**job, "het_job_offset": offset}, env=env, script=SCRIPT if offset == 0 else None, uid=uid
+        )
+        assert (done.rc, done.log) == (0, [])
+
+    submit(0, 1000, {}, {"GSUB": "off"})  # CPUs only
+    submit(0, 2000, GPU)
+    submit(1, 1000, GPU)
+    assert [question["uid"] for question in service.questions] == [2000]
+    submit(1, 2000, GPU)
+    submit(0, 1000, GPU)
+    submit(1, 1000, GPU)
+    assert [question["uid"] for question in service.questions] == [2000, 2000, 1000, 1000]
+    submit(0, 1000, GPU, {"GSUB": "off"})
+    shim.submit(GPU, script=None, uid=1000)  # salloc is no part of it
+    assert len(service.questions) == 5
+
+
 def test_declining_is_read_as_the_service_reads_it(shim: Shim) -> None:
     for cases, declined in ((DECLINED, True), (NOT_DECLINED, False)):
         for job, env in cases:
