@@ -111,11 +111,13 @@ def _close(job: Job, shape: Shape, place: Place) -> Grid | str:
 def _close_per_node(job: Job, shape: Shape, place: Place) -> Grid | str:
     """GPUs on each node are stated, and how many nodes is open: as many as the tasks need, when that is certain."""
     per_node, tasks, each = shape.gpus_per_node, shape.tasks, shape.tasks_per_node
-    if per_node is None or tasks is None or shape.nodes_low is not None:
+    if per_node is None or tasks is None or shape.nodes_high is not None:
         return "a range of nodes was asked for, and any of them is even"
     if each is not None and tasks % each:
         return f"{tasks} tasks do not fill nodes of {each} tasks"
     nodes = 1 if each is None else tasks // each
+    if nodes < (shape.nodes_low or 1):
+        return "more nodes were asked for than its tasks need"
     grid = Grid(nodes, per_node, tasks // nodes)
     if _room(job, shape, place, grid):
         return grid
