@@ -34,7 +34,7 @@ class Ground:
 
 def ground(request: Request, context: Context) -> Ground | None:
     """What is certain about a job; None where something is not, and for a job without GPUs: change nothing then."""
-    shape = shape_of(request.job)
+    shape = shape_of(request.job, request.env if request.batch else None)
     if isinstance(shape, NotUnderstood) or shape.types or not (shape.gpus or shape.gpus_per_node):
         return None
     found = places(request.job, context.inventory)
