@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gsub.argv import CommandLine
 from gsub.errors import USAGE, UserError
-from gsub.job_desc import job_desc
-from gsub.job_env import job_environment
+from gsub.hetjob import spread
+from gsub.job_desc import WAIT, JobDesc, job_desc
+from gsub.job_env import effective, job_environment
 from gsub.notations import NotationError
 from gsub.sbatch_options import Table
 from gsub.script import Asked, request
@@ -35,6 +36,7 @@ UNMADE: Final = "d-0000000000000000"
 """The id of a decision that is not made, only explained."""
 TEXT_BYTES: Final = 4096
 """The longest text of a field that travels whole."""
+_WAIT: Final = "SBATCH_WAIT4SWITCH"
 _FIELDS: Final = frozenset(Job.__struct_fields__)
 
 
@@ -133,31 +135,71 @@ def requests(
     """
     table = Table.of_release(f"{release[0]:02d}.{release[1]:02d}")
     asked = request(line, script.decode(errors="replace"), environ, table)
-    several = len(asked.components) > 1
+    components = spread(asked.components)
+    _known(components, table)
+    several = len(components) > 1
+    descs = [_desc(options, environ, release) for options in components]
+    _apart(descs)
     found = []
-    for number, options in enumerate(asked.components):
-        try:
-            desc = job_desc({option.name: option.value for option in options}, release)
-        except NotationError as error:
-            raise UserError("sbatch would not submit this", why=str(error), exit_code=USAGE) from None
-        fields: dict[str, int | str] = {**desc.fields, "name": asked.job_name, "work_dir": _folder(options)}
+    for number, (options, desc) in enumerate(zip(components, descs, strict=True)):
+        named = [option.value for option in options if option.name == "job-name"]
+        name = asked.job_name if not named else named[-1]
+        fields: dict[str, Any] = {**desc.fields, "name": name, "work_dir": _folder(options)}
         if several:
             fields["het_job_offset"] = number
-        common = {"id": number + 1, "uid": uid, "submit_uid": uid}
+        job = Job(**{name: value for name, value in fields.items() if name in _FIELDS})
         if number:
-            found.append(Request(job=_job(fields), batch=False, **common))
+            # the first component brings script and environment
+            found.append(Request(id=number + 1, uid=uid, submit_uid=uid, job=job, batch=False))
             continue
+        # sbatch's own variables carry each component's number there
         env = job_environment(options, environ, {} if several else desc.env)
         found.append(
             Request(
-                job=_job(fields),
-                env={name: env[name] for name in sorted(env) if name in ENV_NAMES},
+                id=number + 1,
+                uid=uid,
+                submit_uid=uid,
+                job=job,
+                env={name: env[name] for name in sorted(ENV_NAMES & env.keys())},
                 script_head=_head(script),
                 script_bytes=len(script),
-                **common,
             )
         )
     return tuple(found)
+
+
+def _known(components: Sequence[Sequence[Asked]], table: Table) -> None:
+    """Refuse an option of another release."""
+    every = Table.of_all()
+    for option in (option for options in components for option in options):
+        if option.name in every.long and option.name not in table.long:
+            raise UserError(
+                f"no such option: --{option.name}",
+                fix="'sbatch --help' lists the options of this Slurm, 'gsub --help' ours",
+                exit_code=USAGE,
+            )
+
+
+def _desc(options: Sequence[Asked], environ: Mapping[str, str], release: tuple[int, int]) -> JobDesc:
+    found = effective(options)
+    if _WAIT in environ:
+        found[WAIT] = environ[_WAIT]
+    try:
+        return job_desc(found, release)
+    except NotationError as error:
+        raise UserError(
+            "this cannot be explained, since sbatch would not submit it", why=str(error), exit_code=USAGE
+        ) from None
+
+
+def _apart(descs: Sequence[JobDesc]) -> None:
+    """Components do not share nodes: what one names, the others exclude."""
+    named = [str(desc.fields.get("req_nodes", "")) for desc in descs]
+    for number, desc in enumerate(descs):
+        others = [nodes for other, nodes in enumerate(named) if nodes and other != number]
+        if others:
+            own = [str(desc.fields["exc_nodes"])] if "exc_nodes" in desc.fields else []
+            desc.fields["exc_nodes"] = ",".join(own + others)
 
 
 def wants_gpu(job: Job) -> bool:
@@ -172,10 +214,6 @@ def _names_gpu(text: str) -> bool:
         if name.replace("=", ":").partition(":")[0] == "gpu":
             return True
     return False
-
-
-def _job(fields: Mapping[str, int | str]) -> Job:
-    return Job(**{name: value for name, value in fields.items() if name in _FIELDS})
 
 
 def _folder(options: Sequence[Asked]) -> str:

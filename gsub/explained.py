@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from gsub.decide import Explanation, Part
 from gsub.sbatch import PROGRAM
-from gsub.term import console, one_line
-from slurm_plugins.decide.decision import Change, Decision, Note
+from slurm_plugins.decide.decision import Change, Decision
 from slurm_plugins.decide.pipeline import option
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    pass
 
 __all__ = ["facts", "lines", "show"]
 

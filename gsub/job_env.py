@@ -3,10 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from gsub.script import Asked
 
-__all__ = ["job_environment"]
+__all__ = ["effective", "job_environment"]
+
+# Options of which one counts
+_ONE_OF: Final = (
+    frozenset({"mem", "mem-per-cpu", "mem-per-gpu"}),
+    frozenset({"exclusive", "oversubscribe"}),
+)
+
+
+def effective(options: Sequence[Asked]) -> dict[str, str | None]:
+    """The options that count, by name, in the order in which they were set.
+
+    Of options that exclude each other, those typed in the script or on the command line set aside those of the
+    environment.
+    """
+    typed = {option.name for option in options if not option.from_environment}
+    aside = {name for group in _ONE_OF if group & typed for name in group - typed}
+    return {option.name: option.value for option in options if option.name not in aside}
 
 
 def job_environment(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["FOREVER", "NotationError", "count", "mebibytes", "minutes", "nodes"]
+__all__ = ["FOREVER", "NotationError", "count", "mebibytes", "minutes", "nodes", "seconds"]
 
 FOREVER: Final = 0xFFFFFFFF
 """A time limit without end, as Slurm holds it (INFINITE)."""
@@ -15,40 +15,43 @@ class NotationError(ValueError):
     """A value that sbatch would not take, or one of a form that is not read here."""
 
 
-_MULTIPLIERS: Final = {"": 1, "k": 1024, "m": 1024**2}
-_COUNT: Final = re.compile(r"(\d{1,10})([km]?)", re.IGNORECASE)
+_COUNT: Final = re.compile(r"0*([1-9]\d{0,8})")
 
 
 def count(text: str) -> int:
-    """A number of things.
+    """A number of things, one at least.
 
-    >>> count("8"), count("1k")
-    (8, 1024)
+    >>> count("8"), count("08")
+    (8, 8)
     """
     found = _COUNT.fullmatch(text.strip())
     if not found:
-        raise NotationError(f"{text!r} is not a whole number")
-    return int(found[1]) * _MULTIPLIERS[found[2].lower()]
+        raise NotationError(f"{text!r} is not a whole number above 0")
+    return int(found[1])
+
+
+_NODES: Final = re.compile(r"(\d{1,9})([km]?)(?:-(\d{1,9})([km]?))?", re.IGNORECASE)
+_THOUSANDS: Final = {"": 1, "k": 1024, "m": 1024**2}
 
 
 def nodes(text: str) -> tuple[int, int]:
     """The least and the greatest number of nodes of `--nodes`.
 
-    >>> nodes("2"), nodes("2-4")
-    ((2, 2), (2, 4))
+    >>> nodes("2"), nodes("2-4"), nodes("1k")
+    ((2, 2), (2, 4), (1024, 1024))
     """
-    low, dash, high = text.partition("-")
-    if dash and not high:
-        raise NotationError(f"{text!r} is not a range of nodes")
-    least = count(low)
-    most = count(high) if dash else least
+    found = _NODES.fullmatch(text.strip())
+    if not found:
+        raise NotationError(f"{text!r} is not a number or range of nodes (lists like 2,4 are not read here)")
+    least = int(found[1]) * _THOUSANDS[found[2].lower()]
+    most = int(found[3]) * _THOUSANDS[found[4].lower()] if found[3] else least
     if most < least:
         raise NotationError(f"{text!r}: the greatest number of nodes is less than the least")
     return least, most
 
 
-_SIZES: Final = {"k": 1 / 1024, "": 1, "m": 1, "g": 1024, "t": 1024**2, "p": 1024**3}
 _SIZE: Final = re.compile(r"(\d{1,15})([kmgtp]?)b?", re.IGNORECASE)
+_MEBIBYTES: Final = {"": 1, "m": 1, "g": 1024, "t": 1024**2, "p": 1024**3}
 
 
 def mebibytes(text: str) -> int:
@@ -61,29 +64,37 @@ def mebibytes(text: str) -> int:
     if not found:
         raise NotationError(f"{text!r} is not a size: want a number with K, M, G or T")
     number, unit = int(found[1]), found[2].lower()
-    return -(-number // 1024) if unit == "k" else number * int(_SIZES[unit])
+    return -(-number // 1024) if unit == "k" else number * _MEBIBYTES[unit]
 
 
 _TIME: Final = re.compile(r"(?:(\d{1,6})-)?(\d{1,7})(?::(\d{1,7}))?(?::(\d{1,7}))?")
+_ENDLESS: Final = ("-1", "infinite", "unlimited")
 
 
-def minutes(text: str) -> int:
-    """A span of time in minutes, begun ones counted whole; `FOREVER` for none.
+def seconds(text: str) -> int | None:
+    """A span of time; None for one without end.
 
-    >>> minutes("90"), minutes("30:30"), minutes("1:30:01"), minutes("2-12"), minutes("0")
-    (90, 31, 91, 3600, 4294967295)
+    >>> seconds("90"), seconds("30:30"), seconds("1:30:01"), seconds("2-12"), seconds("unlimited")
+    (5400, 1830, 5401, 216000, None)
     """
-    if text.strip().lower() in ("-1", "infinite", "unlimited"):
-        return FOREVER
+    if text.strip().lower() in _ENDLESS:
+        return None
     found = _TIME.fullmatch(text.strip())
     if not found:
         raise NotationError(f"{text!r} is not a time: want minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S")
-    days, *rest = found.groups()
-    parts = [int(part) for part in rest if part is not None]
-    if days is not None:
-        seconds = int(days) * 86400 + sum(p * s for p, s in zip(parts, (3600, 60, 1), strict=False))
-    elif len(parts) == 1:
-        seconds = parts[0] * 60
-    else:
-        seconds = sum(p * s for p, s in zip(reversed(parts), (1, 60, 3600), strict=False))
-    return -(-seconds // 60) or FOREVER
+    parts = [int(part) for part in found.groups()[1:] if part is not None]
+    if found[1] is not None:
+        return int(found[1]) * 86400 + sum(p * s for p, s in zip(parts, (3600, 60, 1), strict=False))
+    if len(parts) == 1:
+        return parts[0] * 60
+    return sum(p * s for p, s in zip(reversed(parts), (1, 60, 3600), strict=False))
+
+
+def minutes(text: str) -> int:
+    """A span of time in minutes, begun ones counted whole; `FOREVER` for none and for one without end.
+
+    >>> minutes("30:30"), minutes("2-12"), minutes("0")
+    (31, 3600, 4294967295)
+    """
+    span = seconds(text)
+    return FOREVER if not span else -(-span // 60)

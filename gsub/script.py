@@ -38,10 +38,15 @@ class Asked:
     value: str | None
     source: str
 
+    @property
+    def from_environment(self) -> bool:
+        """A variable set it."""
+        return self.source in INPUT_VARIABLES
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a submission asks for: the script, and the options in effect of each component."""
+    """What a submission asks for: the script, and the options in effect of each component, as they were set."""
 
     script: str
     job_name: str
@@ -126,18 +131,24 @@ def _component(
     index: int, line: CommandLine, lines: tuple[Directive, ...], environ: Mapping[str, str], table: Table
 ) -> tuple[Asked, ...]:
     effective: dict[str, Asked] = {}
+
+    def put(name: str, value: str | None, source: str) -> None:
+        effective.pop(
+            name, None
+        )  # the later one also stands later: of options that exclude each other it counts
+        effective[name] = Asked(name, value, source)
+
     for directive in lines:
         if directive.component == index:
             for setting in read_options(directive.words, table).components[0]:
-                effective[setting.name] = Asked(setting.name, setting.value, f"script line {directive.line}")
+                put(setting.name, setting.value, f"script line {directive.line}")
     for variable, name in INPUT_VARIABLES.items():
         if variable in environ and name in table.long:
-            value = environ[variable] if table.long[name] != "none" else None
-            effective[name] = Asked(name, value, variable)
+            put(name, environ[variable] if table.long[name] != "none" else None, variable)
     if index < len(line.components):
         for setting in line.components[index]:
-            effective[setting.name] = Asked(setting.name, setting.value, "command line")
-    return tuple(effective[name] for name in sorted(effective))
+            put(setting.name, setting.value, "command line")
+    return tuple(effective.values())
 
 
 def _default_name(line: CommandLine) -> str:

@@ -66,7 +66,7 @@ def _lines(command: tuple[str, ...], asked: Request, estimate: str) -> list[str]
     for index, component in enumerate(asked.components):
         lines.append(f"  component {index} asks for" if len(asked.components) > 1 else "  asks for")
         width = max((len(option.name) for option in component), default=0)
-        for option in component:
+        for option in sorted(component, key=lambda option: option.name):
             value = "yes" if option.value is None else one_line(option.value)
             lines.append(f"    {option.name:<{width}}  {value}  ({option.source})")
         if not component:
