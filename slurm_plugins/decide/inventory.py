@@ -179,7 +179,9 @@ def build(
         )
         topology = flat
         if topologies is not None:
-            topology = topologies.of((declared.topology if declared else "") or None)
+            # A name that topology.yaml does not have costs the partition its topology, not the cluster its snapshot.
+            name = (declared.topology if declared else "") or topologies.default
+            topology = topologies.by_name.get(name, flat)
         pools[partition.name] = Pool(
             partition.name,
             partition.is_default,

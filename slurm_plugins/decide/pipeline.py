@@ -26,6 +26,7 @@ from slurm_plugins.decide.decision import (
 )
 from slurm_plugins.decide.edits import Value, check, check_env
 from slurm_plugins.decide.request import Request, with_edits
+from slurm_plugins.decide.shape import NotUnderstood, shape_of
 from slurm_plugins.decide.stage import Stage
 from slurm_plugins.decide.steps import complete, mirrors
 
@@ -105,13 +106,13 @@ class _Run:
             proposal = stage.decide(self.now, self.context)
             changes = tuple(replace(change, stage=stage.name) for change in proposal.changes)
             self._merge(proposal, changes, stage.name)
-        except (
-            Exception
-        ) as error:  # a stage may be a site's own: its fault must not cost a job or the others' work
+        # A stage may be a site's own: its fault must not cost a job, or the work of the others.
+        except Exception as error:
             self.failures.append(StageFailure(stage.name, f"{type(error).__name__}: {error}"[:300]))
 
     def _merge(self, proposal: Proposal, changes: tuple[Change, ...], stage: str) -> None:
         notes = [replace(note, stage=stage) for note in proposal.notes]
+        reject = None if proposal.reject is None else _lines(proposal.reject)
         if changes:
             changes = self._completed(changes, stage)
             edits = {change.field: change.after for change in changes}
@@ -128,8 +129,8 @@ class _Run:
                 self.env.update(seen.env)
                 self.changes = [*self.changes, *changes]
         self.notes += notes
-        if proposal.reject is not None:
-            self.reject = proposal.reject
+        if reject:
+            self.reject = reject
 
     def _completed(self, changes: tuple[Change, ...], stage: str) -> tuple[Change, ...]:
         """The changes, with those of the fields that go with them."""
@@ -160,7 +161,22 @@ class _Run:
             self.reject,
             say,
             failures=tuple(self.failures),
+            facts=_facts(self.now),
         )
+
+
+def _facts(request: Request) -> dict[str, float | int | str | None]:
+    """The job's shape with all changes made; empty for a job without GPUs, or one that cannot be read."""
+    shape = shape_of(request.job, request.env if request.batch else None)
+    if isinstance(shape, NotUnderstood) or shape.gpus == 0:
+        return {}
+    return {
+        "gpus": shape.gpus,
+        "gpu_type": shape.gpu_type or None,
+        "nodes": shape.nodes,
+        "gpus_per_node": shape.gpus_per_node,
+        "tasks": shape.tasks,
+    }
 
 
 # --- words ----------------------------------------------------------------------------------------------------------
@@ -218,11 +234,16 @@ def _say(changes: Sequence[Change], notes: Sequence[Note], reject: str | None, m
     if mode == "observe":
         return ()
     if reject is not None:
-        return tuple(_line(line) for line in reject.splitlines()[:3])
+        return tuple(reject.splitlines())
     verb = "set" if mode == "enforce" else "would set"
     lines = [_line(f"gsub {verb} {sentence(change)}") for change in changes if change.reason]
     lines += [_line(f"gsub: {note.text}") for note in notes if note.advice]
     return tuple(lines[:MAX_SAY])
+
+
+def _lines(text: str) -> str:
+    """A refusal as the shim takes it: up to 3 lines that a terminal shows; empty for a text that says nothing."""
+    return "\n".join([_line(line) for line in text.splitlines() if line.strip()][:3])
 
 
 def _line(text: str) -> str:
