@@ -85,12 +85,14 @@ def _inventory(
     features = {node.name: node.active_features or node.features for node in nodes}
     try:
         topologies = site.topologies(features, features)
-        return build(nodes, partitions, site, topologies), ""
     except TopologyError as error:
-        trouble = str(error)
-    except KeyError as error:
-        trouble = f"{site.topology.file}: no topology named {error}, which a partition of the site file names"
-    return build(nodes, partitions, site, None), trouble
+        return build(nodes, partitions, site, None), str(error)
+    named = {partition.topology for partition in site.partitions.values() if partition.topology}
+    unknown = ", ".join(sorted(named - topologies.by_name.keys()))
+    trouble = (
+        f"the site file names topologies that {site.topology.file} has not: {unknown}" if unknown else ""
+    )
+    return build(nodes, partitions, site, topologies), trouble
 
 
 def slurm_environment(env: Mapping[str, str], site: Site) -> dict[str, str]:
@@ -107,6 +109,7 @@ def main() -> int:
     """Answer the question on standard input."""
     # As an exception, so that a command of Slurm that is still running is ended with us
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    os.nice(5)  # submissions go first
     question = decode_question(sys.stdin.buffer.read())
     site = parse_site(question.site, question.site_path) if question.site else Site(cluster="")
     report = look(Slurm.here(slurm_environment(os.environ, site)), site, question)

@@ -27,6 +27,8 @@ FILES: Final = 8
 """Files kept beside the present one."""
 _QUEUE = 10_000
 _BATCH = 256
+_GATHER = 0.05
+"""Seconds that a record waits for others to be written with."""
 
 _log = logging.getLogger("gsubd")
 
@@ -46,6 +48,7 @@ class Journal:
         """Records that were lost: no room in the queue or on the disk."""
         self.written = 0
         self._failing = False
+        self._closing = threading.Event()
         try:
             self._handle = self._open()
         except OSError as error:
@@ -76,6 +79,7 @@ class Journal:
 
     def close(self, seconds: float = 1.0) -> None:
         """Write what is waiting, for so long at most."""
+        self._closing.set()
         self._queue.put(None)
         self._thread.join(seconds)
 
@@ -84,6 +88,9 @@ class Journal:
         while not last:
             batch: list[Callable[[], bytes]] = []
             item = self._queue.get()
+            if item is not None:
+                # One wake-up and one write for what comes together: the processor is slurmctld's too
+                self._closing.wait(_GATHER)
             while True:
                 if item is None:
                     last = True

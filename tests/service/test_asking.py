@@ -124,8 +124,9 @@ def test_who_does_not_read_is_not_served_further_and_holds_up_nobody(service: Se
             break
     assert sent < 8 << 20
     assert all(service.peer().ask()["mode"] == "observe" for _ in range(20))
-    (waiting,) = (one for one in service.daemon._connections.open if one._blocked)
-    assert len(waiting._buffer) <= 2 * MAX_BYTES
+    connections = service.daemon._connections.open
+    service.wait(lambda: any(one._blocked for one in connections))
+    assert all(len(one._buffer) <= 2 * MAX_BYTES for one in connections)
     deaf.socket.setblocking(True)  # when it reads again, it is served again
     assert deaf.read()["id"] == 6
 

@@ -20,6 +20,12 @@ from slurm_plugins.service.written import decision_line
 from tests.service.serving import PATIENCE
 
 
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records wait for no others."""
+    monkeypatch.setattr("slurm_plugins.service.records._GATHER", 0)
+
+
 def write(journal: Journal, *records: object) -> None:
     for record in records:
         journal.put(lambda record=record: json.dumps(record).encode())  # type: ignore[misc]
