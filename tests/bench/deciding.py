@@ -28,16 +28,22 @@ Times: TypeAlias = tuple[list[float], list[float]]
 """Seconds of each question, small and big."""
 
 
-def asked(count: int) -> list[bytes]:
-    """Questions as users' jobs make them, of workloads that the big store knows."""
+def asked(count: int, *, named: bool = False) -> list[bytes]:
+    """Questions as users' jobs make them, of workloads that the big store knows.
+
+    `named`: they leave some nodes out (-x), which no other does; a cluster has to be looked through for those.
+    """
     found = []
     for number in range(count):
         random = Random(number)
         question = questions.usual(random)
-        question["job"] |= {"partition": "gpu", "name": f"job-{random.randrange(BIG)}", "comment": ""}
-        question["job"].setdefault("tres_per_job", f"gres/gpu:{random.choice((1, 2, 4, 8, 16, 32))}")
-        question["env"] = {}
-        found.append(words.encode(random, question))
+        job = question["job"] | {"partition": "gpu", "name": f"job-{random.randrange(BIG)}", "comment": ""}
+        for field in ("exc_nodes", "req_nodes"):
+            job.pop(field, None)
+        if named:
+            job["exc_nodes"] = f"n[{random.randrange(1, 50):05}-{random.randrange(50, 70):05}]"
+        job.setdefault("tres_per_job", f"gres/gpu:{random.choice((1, 2, 4, 8, 16, 32))}")
+        found.append(words.encode(random, question | {"job": job, "env": {}}))
     return found
 
 
@@ -47,11 +53,11 @@ def desks() -> tuple[Desk, Desk]:
     return Desk(small, Counts()), Desk(big, Counts())
 
 
-def in_process(count: int = 3000) -> Times:
+def in_process(count: int = 3000, *, named: bool = False) -> Times:
     """The line handler alone: each question on both, in turns; the first pass fills what is remembered."""
     found: Times = ([], [])
     pair = desks()
-    lines = asked(count)
+    lines = asked(count, named=named)
     for measured in (False, True):
         for number, line in enumerate(lines):
             order = (0, 1) if number % 2 else (1, 0)

@@ -143,17 +143,17 @@ def hung(bench: Bench, rounds: int) -> Iterator[Figure]:
 
 
 def growth() -> Iterator[Figure]:
-    """Small cluster and big one, in the service alone and with the socket."""
-    for where, times in (
-        ("in gsubd", deciding.in_process()),
-        ("with the socket", deciding.over_the_socket()),
+    """Small cluster and big one, in the service alone, with the socket, and for jobs that name nodes."""
+    for name, times in (
+        ("10,000 nodes", deciding.in_process()),
+        ("over the socket, 10,000 nodes", deciding.over_the_socket()),
+        ("job with -x, 10,000 nodes", deciding.in_process(1000, named=True)),
     ):
         small, big = (sorted(each) for each in times)
         for part in (50, 99):
             one, other = percentile(small, part), percentile(big, part)
-            name = f"10,000 nodes, p{part}" if where == "in gsubd" else f"10,000 nodes {where}, p{part}"
-            about = f"{other * 1e6:.0f} us beside {one * 1e6:.0f} us {where}"
-            yield Figure(name, other / one, other / one, other / one, about)
+            about = f"{other * 1e6:.0f} us beside {one * 1e6:.0f} us"
+            yield Figure(f"{name}, p{part}", other / one, other / one, other / one, about)
 
 
 def percentile(ordered: Sequence[float], part: int) -> float:

@@ -20,23 +20,23 @@ CPU = ("--ntasks=2",)
 ROOT = Path(__file__).resolve().parents[2]
 
 # Runs inside the cluster, as an ordinary user, for as long as it is asked. An order a line: how many clients submit at
-# the same time, for how many seconds, what; an answer a line: when each submission had ended, in seconds from the
-# start, and how many failed.
+# the same time, for how many seconds, how many jobs at most, what; an answer a line: when each submission had ended, in
+# seconds from the start, and how many failed.
 CLIENTS = """
 import json, os, sys, threading, time
 NULL = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0)]
 NULL += [(os.POSIX_SPAWN_OPEN, fd, "/dev/null", os.O_WRONLY, 0) for fd in (1, 2)]
-def client(argv, start, seconds, ends, failed):
-    while time.perf_counter() - start < seconds:
+def client(argv, start, seconds, most, ends, failed):
+    while time.perf_counter() - start < seconds and len(ends) < most:
         pid = os.posix_spawn(argv[0], argv, os.environ, file_actions=NULL)
         status = os.waitpid(pid, 0)[1]
         ends.append(time.perf_counter() - start)
         if status:
             failed.append(status)
 for line in sys.stdin:
-    count, seconds, argv = json.loads(line)
+    count, seconds, most, argv = json.loads(line)
     start, ends, failed = time.perf_counter(), [], []
-    threads = [threading.Thread(target=client, args=(argv, start, seconds, ends, failed)) for _ in range(count)]
+    threads = [threading.Thread(target=client, args=(argv, start, seconds, most, ends, failed)) for _ in range(count)]
     for thread in threads: thread.start()
     for thread in threads: thread.join()
     print(json.dumps([sorted(ends), len(failed)]), flush=True)
@@ -99,14 +99,19 @@ class Bench:
         self._sbatch = sbatch
         self._times = cluster.paths.log / "inside.txt"
         paths = cluster.paths
-        self._text = _PLUGINS.format(
+        self.text = _PLUGINS.format(
             shim=paths.libexec, socket=paths.decision_socket, floor=floor, times=self._times
         )
 
-    def submit(self, way: str, clients: int, seconds: float, words: Sequence[str]) -> Block:
-        """Submit held jobs for so long: `way` is empty, plugin, floor, or the last two timed. Raises RuntimeError."""
+    def submit(
+        self, way: str, clients: int, seconds: float, words: Sequence[str], most: int = sys.maxsize
+    ) -> Block:
+        """Submit held jobs for so long, `most` of them or a few more than that.
+
+        `way` is empty, plugin, floor, or the last two timed. Raises RuntimeError when one was refused.
+        """
         assert self._clients.stdin and self._clients.stdout
-        order = [clients, seconds, [self._sbatch, *words, f"--comment={way}", "bench.sh"]]
+        order = [clients, seconds, most, [self._sbatch, *words, f"--comment={way}", "bench.sh"]]
         self._clients.stdin.write(json.dumps(order) + "\n")
         self._clients.stdin.flush()
         ends, failed = json.loads(self._clients.stdout.readline())
@@ -120,7 +125,7 @@ class Bench:
         second = int(time.time())
         while int(time.time()) == second:
             time.sleep(0.01)
-        replace(self.cluster.paths.etc / "job_submit.lua", self._text)
+        replace(self.cluster.paths.etc / "job_submit.lua", self.text)
         self.submit("empty", 1, 0.01, GPU)
 
     def times(self) -> dict[str, list[float]]:
