@@ -93,6 +93,11 @@ local function utf8(code)
 end
 
 local function decode_string(text, at)
+  local quick = string.find(text, '"', at, true)
+  local plain = quick and string.sub(text, at, quick - 1)
+  if plain and not string.find(plain, "[%c\\]") then
+    return plain, quick + 1
+  end
   local out = {}
   while true do
     local stop = string.find(text, '[%z\1-\31"\\]', at)
@@ -126,6 +131,9 @@ end
 local decode_value
 
 local function skip(text, at)
+  if (string.byte(text, at) or 0) > 32 then
+    return at
+  end
   return string.find(text, "[^ \t\r\n]", at) or #text + 1
 end
 
