@@ -27,7 +27,7 @@ local answers = part("answer", json, tables)
 M.tables, M.json, M.request, M.answers = tables, json, request, answers
 
 local last_id = 0
--- Since the last answer; told with the next question.
+-- Since slurmctld loaded this; told with each question, so that the service's metrics show it.
 local counters = { opened = 0, late = 0, dropped = 0 }
 
 -- --------------------------------------------------------------------------------------------------- the breaker
@@ -66,7 +66,6 @@ local function succeeded()
     log("info", "the service answers again")
   end
   breaker.failures, breaker.paused_until = 0, nil
-  counters.opened, counters.late, counters.dropped = 0, 0, 0
 end
 
 -- ------------------------------------------------------------------------------------------------ the submission
