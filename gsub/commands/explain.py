@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 
-from gsub.argv import CommandLine, split
-from gsub.errors import FAILED, USAGE, UserError
+from gsub.argv import split
+from gsub.commands.submit import installed_table, print_json
+from gsub.errors import FAILED, UserError
 from gsub.sbatch import clean_environment
 from gsub.sbatch_options import Table
+from gsub.site import check_site
 from gsub.term import is_terminal
-
-if TYPE_CHECKING:
-    from gsub.decide import Explanation
 
 
 class _Verbatim(click.Command):
     """All words but a first `--help` are sbatch's and ours, to be read as `gsub` itself reads them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep every word."""
         if args[:1] == ["--help"]:
             click.echo(ctx.get_help())
             ctx.exit()
@@ -34,38 +33,28 @@ class _Verbatim(click.Command):
 def explain(words: Sequence[str]) -> int:
     """What gsub would change about a job, and why. Nothing is submitted.
 
-    OPTIONS are sbatch's, #SBATCH lines and SBATCH_* variables count too; with --json the answer is one JSON
-    object. The decision is worked out here, by the code that decides beside Slurm's controller, over the cluster
-    as it is now. Ends with 0, with 1 for a job that can never run, with 2 for wrong usage.
+    OPTIONS are sbatch's; #SBATCH lines, SBATCH_* variables, --wrap and a script on standard input count as they do
+    at submission. With --json the answer is one JSON object.
+
+    The decision is worked out here, by the code that decides beside Slurm's controller, over the cluster as it is
+    now. Ends with 0, with 1 for a job that can never run or when Slurm does not answer, with 2 for wrong usage.
     """
     line = split(words, Table.of_all())
     try:
-        explanation = _explain(line)
+        environ = clean_environment()
+        if line.unsure:  # an option of a site's plugin: only sbatch knows whether the next word belongs to it
+            line = split(words, installed_table(environ, check_site(environ).folder))
+        from gsub.explanation import explain_submission
+
+        explanation = explain_submission(line, environ)
     except UserError as error:
         if "--json" in line.ours:
-            from gsub.commands.submit import print_json
-
             print_json(error.facts())
         raise
-    if "--json" in line.ours:
-        from gsub.commands.submit import print_json
-        from gsub.explained import facts
+    from gsub.explanation_view import facts, show
 
+    if "--json" in line.ours:
         print_json(facts(explanation))
     else:
-        from gsub.explained import show
-
         show(explanation, terminal=is_terminal(sys.stdout))
     return FAILED if explanation.refused else 0
-
-
-def _explain(line: CommandLine) -> Explanation:
-    from gsub.decide import explain_submission
-
-    if line.script is None and line.wrap is None and sys.stdin is not None and sys.stdin.isatty():
-        raise UserError(
-            "there is no script to explain",
-            fix="gsub explain [sbatch's options] SCRIPT, or --wrap='COMMAND'",
-            exit_code=USAGE,
-        )
-    return explain_submission(line, clean_environment())

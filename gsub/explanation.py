@@ -1,0 +1,140 @@
+"""What gsub would decide about a submission: the code that gsubd runs, over the cluster as it is now."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gsub.argv import CommandLine
+from gsub.decide import Component, components, wants_gpu, wrapped
+from gsub.errors import USAGE, UserError
+from gsub.script import Asked
+from gsub.site import read_site
+from site_configs.site_model import Site
+from slurm_plugins.client.errors import SlurmError
+from slurm_plugins.client.runner import Runner, check
+from slurm_plugins.decide.context import Context
+from slurm_plugins.decide.decision import Decision
+from slurm_plugins.decide.pipeline import decide
+from slurm_plugins.decide.plugins import all_stages
+from slurm_plugins.decide.request import Request
+from slurm_plugins.service.look import Slurm, slurm_environment
+from slurm_plugins.service.look import look as look_at
+from slurm_plugins.service.wire import Question
+
+__all__ = ["Explanation", "Part", "explain_submission"]
+
+_UNMADE = "d-0000000000000000"
+"""The id of a decision that is not made, only explained."""
+_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One component: the options in effect, what would be asked, and the answer; None where the shim would not ask."""
+
+    options: tuple[Asked, ...]
+    request: Request
+    decision: Decision | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What would become of a submission.
+
+    `problems` are for the site's people: a topology that cannot be read, a site's stage that cannot be used.
+    """
+
+    line: CommandLine
+    script: str
+    parts: tuple[Part, ...]
+    context: Context
+    site_file: str = ""
+    problems: tuple[str, ...] = ()
+
+    @property
+    def refused(self) -> bool:
+        """It can never run."""
+        return any(part.decision is not None and part.decision.reject is not None for part in self.parts)
+
+
+def explain_submission(line: CommandLine, environ: Mapping[str, str]) -> Explanation:
+    """Decide about a submission as gsubd would, and change nothing.
+
+    Raises UserError where sbatch would not submit it, the site file cannot be used or Slurm does not answer.
+    """
+    from site_configs.site import find_site
+
+    site = read_site(environ)
+    slurm_env = slurm_environment(environ, site or Site(cluster=""))
+    script = _script(line)
+    context, problems = _look(Slurm.here(slurm_env), site or Site(cluster=""))
+    account, unknown = _default_account(slurm_env, context.site)
+    stages, wrong = all_stages()
+
+    def part(one: Component) -> Part:
+        asked = wants_gpu(one.request.job)
+        decision = decide(one.request, context, decision_id=_UNMADE, stages=stages) if asked else None
+        return Part(one.options, one.request, decision)
+
+    found = components(line, script, environ, context.slurm.release, uid=os.getuid(), account=account)
+    return Explanation(
+        line,
+        line.script or ("--wrap" if line.wrap is not None else "standard input"),
+        tuple(part(one) for one in found),
+        context,
+        str(find_site(environ) or ""),
+        (*problems, *unknown, *wrong),
+    )
+
+
+def _script(line: CommandLine) -> bytes:
+    from gsub.commands.dry_run import script_bytes
+
+    if line.given("clusters"):
+        raise UserError("only jobs of this cluster can be explained", fix="leave -M out", exit_code=USAGE)
+    if line.wrap is not None:
+        return wrapped(line.wrap)
+    if line.script is None and (sys.stdin is None or sys.stdin.isatty()):
+        raise UserError(
+            "there is no script to explain",
+            fix="gsub explain [sbatch's options] SCRIPT, or --wrap='COMMAND'",
+            exit_code=USAGE,
+        )
+    text = script_bytes(line)
+    if not text:
+        raise UserError(
+            f"cannot read the script {line.script}" if line.script else "the script is empty",
+            fix="check the path and the permission to read it; a program goes in --wrap='COMMAND'",
+            exit_code=USAGE,
+        )
+    return text
+
+
+def _look(slurm: Slurm, site: Site) -> tuple[Context, tuple[str, ...]]:
+    """The cluster as it is now, and what was wrong with it. Raises UserError when Slurm does not answer."""
+    report = look_at(slurm, site, Question(site="", site_path=""))
+    if report.inventory is None:
+        raise UserError(
+            "the cluster could not be looked at",
+            why=report.error,
+            fix="try again in a few minutes; 'scontrol ping' tells when it answers",
+        )
+    problems = (f"{report.trouble}; the network is taken as flat",) if report.trouble else ()
+    return Context(site, report.inventory, report.facts), problems
+
+
+def _default_account(env: Mapping[str, str], site: Site) -> tuple[str | None, tuple[str, ...]]:
+    """The user's account where a job names none; asked for only where the site treats accounts in their own ways."""
+    if not site.accounts:
+        return None, ()
+    user = pwd.getpwuid(os.getuid()).pw_name
+    command = ["sacctmgr", "--noheader", "--parsable2", "show", "user", user, "format=DefaultAccount"]
+    try:
+        lines = check(Runner(env, timeout=_SECONDS).read(command, daemon="slurmdbd")).stdout.split()
+    except SlurmError as error:
+        return None, (f"your default account is not known, the mode may be another: {error}",)
+    return (lines[0] if lines else None), ()
