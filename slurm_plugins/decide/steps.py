@@ -113,7 +113,11 @@ _MIRRORS: Final[Mapping[str, tuple[_Variable, ...]]] = {
         # Where the tasks were stated, it is theirs; a new number of tasks without it stops programs that count on both.
         _Variable("SLURM_NTASKS_PER_NODE", always=lambda request, edits: "num_tasks" in edits),
     ),
-    "gres": (_Variable("SLURM_GPUS_PER_NODE", _gpus_of), _Variable("SLURM_GRES", _bare)),
+    "gres": (
+        # An exclusive job has all GPUs of its nodes, of which srun takes the stated total from the first nodes on.
+        _Variable("SLURM_GPUS_PER_NODE", _gpus_of, always=lambda request, edits: request.job.shared == 0),
+        _Variable("SLURM_GRES", _bare),
+    ),
     "cpus_per_task": (
         _Variable("SLURM_CPUS_PER_TASK", always=_by_task),
         _Variable("SRUN_CPUS_PER_TASK", always=_by_task, before=_SRUN_READS_SLURM_CPUS),

@@ -1,4 +1,4 @@
-"""What goes with an edit: variables, fields, spelling, refusals. What Slurm does then: tests/decisions/test_steps.py."""
+"""What goes with an edit: variables, fields, spelling, refusals. What Slurm does: tests/decisions/test_steps.py."""
 
 from __future__ import annotations
 
@@ -84,6 +84,12 @@ def test_variables_go_with_their_fields(env, edits, release, written):
     found = mirrors(ask(env), edits, release)
     assert dict(found.env) == written
     assert not found.refused
+
+
+def test_an_exclusive_jobs_step_is_told_its_gpus_by_the_node():
+    # it has more than it asked for: --gpus=12 on 2 x 8 would be a step of 8 + 4
+    found = mirrors(ask({"SLURM_GPUS": "12"}, tres_per_job="gres:gpu:12", shared=0), {"gres": "gpu:6"}, OLD)
+    assert dict(found.env) == {"SLURM_GPUS_PER_NODE": "6"}
 
 
 def test_per_gpu_and_per_task_go_together_where_sbatch_made_both():
@@ -282,9 +288,9 @@ def test_nothing_escapes_the_tables(job, env, edits, release, batch):
     assert set(found.env) <= ENV_NAMES
     assert set(found.refused) <= set(full)
     assert batch or not found.env
-    # Once made, the same edits have nothing more to write, and nothing to change.
+    # Once made, the same edits have nothing more to write (but for a job that they made exclusive).
     again = mirrors(with_edits(request, full, found.env), full, release)
-    assert not again.env
+    assert "shared" in full or not again.env
     for name, text in found.env.items():
         check_env(name, text)
 

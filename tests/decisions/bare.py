@@ -83,31 +83,49 @@ def submit_marked(
         time.sleep(0.5)  # the shim asks again after a while
 
 
+def records(cluster: Cluster) -> dict[str, dict[str, str]]:
+    """Shown id of each job, array task (``12_1``) and component (``12+0``) -> its record in scontrol."""
+    found = {}
+    for line in cluster.run(["scontrol", "show", "job", "-o"], check=True).stdout.splitlines():
+        record = dict(re.findall(r"(\w[\w/:]*)=(\S*)", line))
+        if "ArrayTaskId" in record:
+            shown = f"{record['ArrayJobId']}_{record['ArrayTaskId']}"
+        elif "HetJobOffset" in record:
+            shown = f"{record['HetJobId']}+{record['HetJobOffset']}"
+        else:
+            shown = record["JobId"]
+        found[shown] = record
+    return found
+
+
 def steps(cluster: Cluster, jobs: Iterable[str], folder: Path) -> dict[str, Step]:
-    """Wait for the jobs' ends; shown id of a job, array task or component -> what its bare `srun` got.
+    """Wait for the jobs' ends; shown id of each, of its tasks or components -> what its bare `srun` got.
 
     Each wrote its output to ``<folder>/<shown id>.out``.
     """
-    want = list(jobs)
+    want = set(jobs)
 
-    def all_ended() -> dict[str, dict[str, tuple[str, str]]] | None:
-        lines = cluster.run(
-            ["sacct", "-n", "-P", "-j", ",".join(want), "-o", "JobID,State,AllocTRES"], check=True
-        ).stdout.splitlines()
-        found: dict[str, dict[str, tuple[str, str]]] = {}
-        for line in lines:
-            name, state, text = line.split("|")
+    def all_left() -> bool:
+        queue = cluster.run(["squeue", "-h", "-o", "%i"], check=True).stdout.split()
+        return want.isdisjoint(re.split(r"[_+]", job)[0] for job in queue)
+
+    wait(all_left, 3 * DEADLINE)
+    shown = [job for job in records(cluster) if re.split(r"[_+]", job)[0] in want]
+
+    def all_in_accounting() -> dict[str, dict[str, tuple[str, str]]] | None:
+        line = ["sacct", "-n", "-P", "-j", ",".join(want), "-o", "JobID,State,AllocTRES"]
+        found: dict[str, dict[str, tuple[str, str]]] = {job: {} for job in shown}
+        for said in cluster.run(line, check=True).stdout.splitlines():
+            name, state, text = said.split("|")
             job, _, step = name.partition(".")
             found.setdefault(job, {})[step] = (state.split()[0], text)
-        roots = {re.split(r"[_+]", job)[0] for job in found}
-        states = [state for each in found.values() for state, _ in each.values()]
-        # A task of an array or a job that has not started yet has a state that is no end; the batch step ends last.
-        return found if roots >= set(want) and states and _ENDED.issuperset(states) else None
+        states = [{state for state, _ in found[job].values()} for job in shown]
+        return found if all(each and each <= _ENDED for each in states) else None
 
-    ended = wait(all_ended, 3 * DEADLINE)
+    ended = wait(all_in_accounting)
     return {
-        job: _step(each, (folder / f"{job}.out").read_text() if (folder / f"{job}.out").exists() else "")
-        for job, each in ended.items()
+        job: _step(ended[job], file.read_text() if (file := folder / f"{job}.out").exists() else "")
+        for job in shown
     }
 
 
@@ -119,7 +137,7 @@ def _step(each: Mapping[str, tuple[str, str]], said: str) -> Step:
         cpus={node: int(cpus) for node, cpus, *_ in told},
         cpus_told=frozenset(int(cpus) for _, _, cpus, _ in told),
         gpus=frozenset(0 if gpus == "-" else gpus.count(",") + 1 for *_, gpus in told),
-        tres=tres(each["0"][1]) if "0" in each else {},
+        tres=next((tres(text) for step, (_, text) in each.items() if step.isdigit()), {}),
         job={name: count for name, count in tres(each[""][1]).items() if name != "billing"},
         noise=noise,
     )
