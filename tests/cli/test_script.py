@@ -71,11 +71,12 @@ def test_command_line_over_environment_over_script():
     asked = ask(["-N", "3", "t.sh"], text, SBATCH_PARTITION="b", SBATCH_EXCLUSIVE="user", SBATCH_NODES="9")
     assert asked.components == (
         (
-            Asked("exclusive", "user", "SBATCH_EXCLUSIVE"),
-            Asked("hold", None, "script line 3"),
-            Asked("nodes", "3", "command line"),
-            Asked("partition", "b", "SBATCH_PARTITION"),
+            # in the order in which they were set, which matters for those that exclude each other
             Asked("time", "5", "script line 3"),
+            Asked("hold", None, "script line 3"),
+            Asked("exclusive", "user", "SBATCH_EXCLUSIVE"),
+            Asked("partition", "b", "SBATCH_PARTITION"),
+            Asked("nodes", "3", "command line"),
         ),
     )
 
