@@ -29,6 +29,7 @@ from slurm_plugins.decide.ground import Ground, ground, time_limit
 from slurm_plugins.decide.inventory import Kind
 from slurm_plugins.decide.shape import Shape
 from slurm_plugins.decide.stage import NO_PROPOSAL, Change, Job, Note, Proposal, Request, Stage
+from slurm_plugins.decide.stages.avoid_nodes import to_avoid
 from slurm_plugins.decide.worth import Worth, spoken, worth_of_waiting
 
 __all__ = ["Intent", "Topology", "intent"]
@@ -61,43 +62,43 @@ class Topology(Stage):
         """One intent and its worth for each partition that the job may go to; set only where they agree."""
         if (found := ground(request, context)) is None or found.shape.nodes == 1:
             return NO_PROPOSAL
-        answers = [_compiled(request, context, found, place, kinds) for place, kinds in found]
+        without = to_avoid(request, context, found)
+        answers = [_compiled(request, context, found, (place, kinds), without) for place, kinds in found]
         if any(answer.changes != answers[0].changes for answer in answers):
             why = "the partitions or constraints that it may go by differ in what keeps its nodes together"
             return Proposal(notes=(Note(f"not kept within leaf switches: {why}"),))
         return answers[0]
 
 
-def intent(shape: Shape, place: Place, kinds: tuple[Kind, ...]) -> Intent | None:
+def intent(
+    shape: Shape, place: Place, kinds: tuple[Kind, ...], without: frozenset[str] = frozenset()
+) -> Intent | None:
     """The fewest leaves that could ever hold the job, down nodes counted; None where no number of them can.
 
+    `without` are nodes that the job will not get.
     With a range of nodes the job may grow to the most that it allows, as long as there are as many.
     """
     pool = place.pool
     if place.required:
         # -w settles all of the place, or the leaves below which it cannot go.
-        found = _intent(shape, kinds, pool.topology)
+        found = _intent(shape, kinds, pool.topology, without)
         spanned = len(pool.topology.leaves_of(place.required))
         if found is None or len(place.required) >= (shape.nodes_low or 1):
             return None
         return replace(found, leaves=max(found.leaves, spanned), holding=())
     own = {id(kind) for kind in pool.kinds}
     if not all(id(kind) in own for kind in kinds):  # made for this request by its -x: not worth remembering
-        return _intent(shape, kinds, pool.topology)
+        return _intent(shape, kinds, pool.topology, without)
     # These live as long as the pool: their ids name them.
-    key = (
-        tuple(map(id, kinds)),
-        shape.gpu_type,
-        shape.gpus,
-        shape.gpus_per_node,
-        shape.nodes_low,
-        shape.nodes_high,
-    )
-    return pool.remember(("topology", key), lambda: _intent(shape, kinds, pool.topology))
+    asked = (shape.gpu_type, shape.gpus, shape.gpus_per_node, shape.nodes_low, shape.nodes_high)
+    key = ("topology", tuple(map(id, kinds)), asked, without)
+    return pool.remember(key, lambda: _intent(shape, kinds, pool.topology, without))
 
 
-def _intent(shape: Shape, kinds: Iterable[Kind], topology: Network) -> Intent | None:
-    free = {name: gpus for kind in kinds if (gpus := kind.gpus_of(shape.gpu_type)) for name in kind.nodes}
+def _intent(shape: Shape, kinds: Iterable[Kind], topology: Network, without: frozenset[str]) -> Intent | None:
+    free = {
+        name: kind.gpus_of(shape.gpu_type) for kind in kinds for name in kind.nodes if name not in without
+    }
     per_node = shape.gpus_per_node or 1
     fewest: int | None = None
     for nodes in (shape.nodes_high, shape.nodes_low):
@@ -122,13 +123,18 @@ def _intent(shape: Shape, kinds: Iterable[Kind], topology: Network) -> Intent | 
 
 
 def _compiled(
-    request: Request, context: Context, found: Ground, place: Place, kinds: tuple[Kind, ...]
+    request: Request,
+    context: Context,
+    found: Ground,
+    where: tuple[Place, tuple[Kind, ...]],
+    without: frozenset[str],
 ) -> Proposal:
+    place, kinds = where
     topology = place.pool.topology
     compiler = _COMPILERS.get(topology.kind)
     if compiler is None:
         return NO_PROPOSAL
-    wanted = intent(found.shape, place, kinds)
+    wanted = intent(found.shape, place, kinds, without)
     if wanted is None:
         return NO_PROPOSAL
     worth = worth_of_waiting(
