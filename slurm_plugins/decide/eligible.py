@@ -27,14 +27,24 @@ _MAX_HOSTS: Final = 4096  # names in one -x or -w that are looked at
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Nodes that are of one size: GPUs that the request may have, GPUs of any type, CPUs, memory in MiB."""
+    """Nodes that are of one size: GPUs that the request may have, GPUs of any type, CPUs, memory in MiB.
+
+    `threads` are those of a core; CPUs are threads, as Slurm counts them.
+    """
 
     gpus: int
     all_gpus: int
     cpus: int
     memory: int
+    threads: int
     count: int
     usable: int
+
+    def usable_cpus(self, threads_per_core: int = 0) -> int:
+        """CPUs for a job that uses so many threads of each core; 0 for all of them."""
+        if 0 < threads_per_core < self.threads:
+            return self.cpus * threads_per_core // self.threads
+        return self.cpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +129,10 @@ def _keep(kinds: Iterable[Kind], wanted: Callable[[str], bool]) -> tuple[Kind, .
 
 
 def _merged(kinds: Iterable[Kind], gpu_type: str) -> tuple[Size, ...]:
-    merged: dict[tuple[int, int, int, int], tuple[int, int]] = {}
+    merged: dict[tuple[int, int, int, int, int], tuple[int, int]] = {}
     for kind in kinds:
         if gpus := kind.gpus_of(gpu_type):
-            like = (gpus, kind.gpus, kind.cpus, kind.memory)
+            like = (gpus, kind.gpus, kind.cpus, kind.memory, kind.threads)
             count, usable = merged.get(like, (0, 0))
             merged[like] = (count + kind.count, usable + kind.usable)
     return tuple(Size(*like, *merged[like]) for like in sorted(merged, reverse=True))

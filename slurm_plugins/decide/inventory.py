@@ -79,6 +79,7 @@ class Pool:
     is_default: bool = False
     kinds: tuple[Kind, ...] = ()
     topology: Topology = field(default_factory=Topology.flat)
+    min_nodes: int | None = None
     max_nodes: int | None = None
     max_time: int | None = None
     default_time: int | None = None
@@ -89,6 +90,8 @@ class Pool:
     max_memory_per_cpu: int | None = None
     max_memory_per_node: int | None = None
     max_cpus_per_node: int | None = None
+    complete: bool = False
+    """Slurm told of every node that it lists for the partition: what none of `kinds` has, it does not have."""
     _memory: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -168,6 +171,7 @@ def build(
                 pause()
             if (node := by_name.get(name)) is not None:
                 groups.setdefault(_likeness(node, declared.gpu_type if declared else ""), []).append(node)
+        complete = bool(partition.nodes) and all(name in by_name for name in wanted)
         kinds = tuple(
             Kind(
                 *like,
@@ -187,6 +191,7 @@ def build(
             partition.is_default,
             kinds,
             topology,
+            min_nodes=partition.min_nodes,
             max_nodes=partition.max_nodes,
             max_time=partition.max_time,
             default_time=partition.default_time,
@@ -197,6 +202,7 @@ def build(
             max_memory_per_cpu=_mib(partition.max_memory_per_cpu),
             max_memory_per_node=_mib(partition.max_memory_per_node),
             max_cpus_per_node=partition.max_cpus_per_node,
+            complete=complete,
         )
         if partition.is_default:
             default = partition.name

@@ -35,6 +35,7 @@ def nodes(
     *,
     cpus: int = 64,
     memory_gib: int = 500,
+    threads: int = 1,
     features: Sequence[str] = (),
     flags: frozenset[str] = frozenset(),
 ) -> list[Node]:
@@ -47,6 +48,7 @@ def nodes(
             flags=flags,
             cpus=cpus,
             cpus_effective=cpus,
+            threads_per_core=threads,
             memory=memory_gib << 30,
             gres=gres,
             features=tuple(features),

@@ -11,7 +11,20 @@ from slurm_plugins.decide.pipeline import decide
 from slurm_plugins.decide.request import Request, with_edits
 from slurm_plugins.decide.shape import NotUnderstood, shape_of
 from slurm_plugins.decide.stages.gang import Gang
-from tests.decide.cluster import CLUSTERS, big, block, features, mig, mixed, two_leaves, untyped
+from tests.decide.cluster import (
+    CLUSTERS,
+    big,
+    block,
+    context,
+    features,
+    inventory,
+    mig,
+    mixed,
+    nodes,
+    partition,
+    two_leaves,
+    untyped,
+)
 from tests.decide.strategies import requests
 from tests.decide.table import ID, Row, ask, grid, made
 
@@ -37,6 +50,7 @@ TWO_LEAVES = [
     Row("--gpus=16 -n 16", grid(2, "gpu:8", 8, whole=True), "16 tasks on 2 nodes: the same number on each"),
     Row("--gpus=16 -n 2", grid(2, "gpu:8", 1, whole=True), "2 tasks on 2 nodes"),
     Row("--gpus=16 -n 4 -c 16", grid(2, "gpu:8", 2), "16 GPUs and 4 tasks evenly"),
+    Row("--gpus=16 -n 16 --ntasks-per-socket=2", KEPT, "by socket, core or board"),
     Row("--gpus=16 -n 3", KEPT, "16 GPUs and 3 tasks do not divide evenly"),
     Row("--gpus=16 -n 1", KEPT, "16 GPUs and 1 task do not divide evenly"),
     Row("--gpus=4 -n 4", grid(1), "1 node x 4 GPUs"),
@@ -156,7 +170,7 @@ TWO_LEAVES = [
     Row("-N 4 -n 16 --gpus=16", grid(2, "gpu:8", 8, whole=True), "repacked from 4 nodes", REPACK),
     Row("-N 4 --gpus-per-node=2", KEPT, "how many tasks then run on each node is not stated", REPACK),
     Row("-N 2 --ntasks-per-node=8 --gpus-per-node=8", {"shared": 0}, "", REPACK),
-    Row("-N 2 -n 8 --ntasks-per-socket=2 --gpus=8", {"gres": "gpu:4", "ntasks_per_node": 4}, "", REPACK),
+    Row("-N 2 -n 8 --ntasks-per-socket=2 --gpus=8", KEPT, "by socket, core or board", REPACK),
     Row("-N 4 --ntasks-per-node=2 --gpus-per-node=2 -w n[1-4]", KEPT, "", REPACK),
 ]
 
@@ -242,18 +256,18 @@ def test_decision(table: str, row: Row, release: tuple[int, int]) -> None:
 @pytest.mark.parametrize("release", RELEASES, ids=_name)
 def test_tasks_on_each_node_follow_the_nodes_where_their_sum_was_not_stated(release: tuple[int, int]) -> None:
     """22.05 does not tell sbatch's sum (8, as if for one node) from the user's -n 8; newer releases do."""
-    context = two_leaves(release)
+    here = two_leaves(release)
     if release < (24, 11):
         words = "16 GPUs and 8 tasks do not divide evenly over nodes of 8 GPUs and 8 tasks"
-        Row("--gpus=16 --ntasks-per-node=8", KEPT, words).check(context, Gang())
+        Row("--gpus=16 --ntasks-per-node=8", KEPT, words).check(here, Gang())
     else:
         edits = grid(2, "gpu:8", whole=True)
         sent = ask("--gpus=16 --ntasks-per-node=8", release).num_tasks
         assert sent == (8 if release < (26, 5) else None)
-        decision = Row("--gpus=16 --ntasks-per-node=8", {}).decide(context, Gang())
+        decision = Row("--gpus=16 --ntasks-per-node=8", {}).decide(here, Gang())
         assert made(decision) == (edits if sent is None else {**edits, "num_tasks": 16})
         assert decision.env.get("SLURM_NTASKS") == (None if sent is None else "16")
-    Row("--gpus=16 -n 8 --ntasks-per-node=8", KEPT, "do not divide").check(context, Gang())
+    Row("--gpus=16 -n 8 --ntasks-per-node=8", KEPT, "do not divide").check(here, Gang())
 
 
 def test_a_site_may_repack_every_job_and_a_job_may_refuse() -> None:
@@ -275,6 +289,36 @@ def test_nodes_that_are_up_come_before_larger_ones_that_are_not() -> None:
     assert made(Row("--gpus=8", {}).decide(down, Gang()))["min_nodes"] == 2
 
 
+def test_no_more_tasks_than_a_node_has_cores_for_a_job_of_one_thread_each() -> None:
+    hosts = nodes("n[1-4]", {"": 8}, cpus=64, threads=2)
+    here = context(inventory(hosts, [partition("gpu", "n[1-4]", default=True)]))
+    Row("-n 64 --gpus=8", grid(1, whole=True)).check(here, Gang())
+    Row("-n 64 --gpus=8 --threads-per-core=1", grid(2, "gpu:4", 32)).check(here, Gang())
+
+
+@pytest.mark.parametrize(
+    ("limits", "words", "edits"),
+    [
+        ({"min_nodes": 2}, "--gpus=8", grid(2, "gpu:4")),
+        ({"max_nodes": 1}, "--gpus=16", KEPT),
+        ({"max_cpus_per_node": 32}, "--gpus=8 -n 8 -c 8", grid(2, "gpu:4", 4)),
+        ({"max_cpus_per_node": 32}, "--gpus=8", grid(1)),
+        ({"max_memory_per_node": 200 << 30}, "--gpus=8 --mem-per-gpu=30G", grid(2, "gpu:4")),
+        ({"default_cpus_per_gpu": 16}, "--gpus=8", grid(2, "gpu:4")),
+        ({"default_memory_per_gpu": 100 << 30}, "--gpus=8", grid(2, "gpu:4")),
+        ({"default_memory_per_cpu": 16 << 30}, "--gpus=8", grid(1)),  # exclusive would ask for 1 TiB
+        ({"default_memory_per_node": 600 << 30}, "--gpus=8", KEPT),
+    ],
+    ids=str,
+)
+def test_what_a_partition_allows_and_gives_unasked_counts(
+    limits: dict[str, int], words: str, edits: dict[str, int | str]
+) -> None:
+    hosts = nodes("n[1-4]", {"": 8})
+    here = context(inventory(hosts, [partition("gpu", "n[1-4]", default=True, **limits)]))
+    Row(words, edits).check(here, Gang())
+
+
 def test_salloc_and_srun_get_their_nodes_too() -> None:
     decision = Row("--gpus=16", {}).decide(two_leaves(), Gang(), batch=False)
     assert made(decision) == grid(2, "gpu:8", whole=True)
@@ -282,10 +326,10 @@ def test_salloc_and_srun_get_their_nodes_too() -> None:
 
 
 def test_ten_thousand_nodes_of_one_kind_are_one_kind() -> None:
-    context = big()
-    Row("--gpus=80000", grid(10_000, "gpu:8", whole=True)).check(context, Gang())
-    Row("--gpus=80001", KEPT, "no nodes that hold").check(context, Gang())
-    Row("--gpus=79999", KEPT, "do not divide").check(context, Gang())
+    here = big()
+    Row("--gpus=80000", grid(10_000, "gpu:8", whole=True)).check(here, Gang())
+    Row("--gpus=80001", KEPT, "no nodes that hold").check(here, Gang())
+    Row("--gpus=79999", KEPT, "do not divide").check(here, Gang())
 
 
 # --- what holds for every request ------------------------------------------------------------------------------------
@@ -302,9 +346,9 @@ _STATED = (
 )
 
 
-def _gang(request: Request, context: Context) -> Request:
+def _gang(request: Request, where: Context) -> Request:
     """The request as it is after gang."""
-    decision = decide(request, context, decision_id=ID, stages=(Gang(),), mode="observe")
+    decision = decide(request, where, decision_id=ID, stages=(Gang(),), mode="observe")
     assert not decision.failures, decision.failures
     return with_edits(request, decision.edits, decision.env)
 
@@ -314,8 +358,8 @@ def _gang(request: Request, context: Context) -> Request:
 def test_the_gpus_in_all_never_change(request_: Request) -> None:
     before = shape_of(request_.job, request_.env or None)
     for contexts in (_CONTEXTS, _REPACKING):
-        for context in contexts.values():
-            after = shape_of(_gang(request_, context).job)
+        for where in contexts.values():
+            after = shape_of(_gang(request_, where).job)
             if isinstance(before, NotUnderstood):
                 assert after == before
             else:
@@ -329,8 +373,8 @@ def test_the_gpus_in_all_never_change(request_: Request) -> None:
 def test_what_was_stated_never_changes_without_repack(request_: Request) -> None:
     if request_.asks("repack"):
         return
-    for context in _CONTEXTS.values():
-        after = _gang(request_, context).job
+    for where in _CONTEXTS.values():
+        after = _gang(request_, where).job
         for name in _STATED:
             was, now = getattr(request_.job, name), getattr(after, name)
             if was == now:
@@ -350,17 +394,17 @@ def test_what_was_stated_never_changes_without_repack(request_: Request) -> None
 @given(requests())
 def test_deciding_twice_is_deciding_once(request_: Request) -> None:
     for contexts in (_CONTEXTS, _REPACKING):
-        for context in contexts.values():
-            once = _gang(request_, context)
-            assert _gang(once, context) == once
+        for where in contexts.values():
+            once = _gang(request_, where)
+            assert _gang(once, where) == once
 
 
 @_any_request
 @given(requests())
 def test_a_decided_shape_fits_the_nodes_of_the_partition(request_: Request) -> None:
     for contexts in (_CONTEXTS, _REPACKING):
-        for context in contexts.values():
-            decision = decide(request_, context, decision_id=ID, stages=(Gang(),))
+        for where in contexts.values():
+            decision = decide(request_, where, decision_id=ID, stages=(Gang(),))
             if "min_nodes" not in decision.edits:
                 continue
             job = with_edits(request_, decision.edits).job
@@ -371,5 +415,5 @@ def test_a_decided_shape_fits_the_nodes_of_the_partition(request_: Request) -> N
             assert any(
                 sum(kind.count for kind in pool.kinds if kind.gpus_of(shape.gpu_type) >= gpus // nodes)
                 >= nodes
-                for pool in context.inventory.pools_of(job.partition)
+                for pool in where.inventory.pools_of(job.partition)
             )
