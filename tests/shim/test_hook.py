@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from tests.shim.lua import SHIM, Shim
 from tests.shim.servers import Service, says
 
 SCRIPT = (SHIM / "job_submit.lua").read_text()
+DOCUMENT = (SHIM.parents[1] / "docs/shim.md").read_text()
 HOME = "/usr/libexec/gsub/gsub.lua"
 JOB = {"tres_per_node": "gres:gpu:2"}
 
@@ -23,6 +26,39 @@ def script_for(folder: Path) -> str:
 def test_slurmctld_can_load_it(shim: Shim) -> None:
     loaded = shim.order("script", text=script_for(SHIM))
     assert loaded == {"rc": 0, "modify": True, "log": []}
+
+
+def blocks(language: str = "lua") -> list[str]:
+    found = re.findall(rf"^ *```{language}\n(.*?)^ *```", DOCUMENT, re.MULTILINE | re.DOTALL)
+    return [textwrap.dedent(block) for block in found]
+
+
+def test_the_document_shows_the_same_three_lines() -> None:
+    hook = [line for line in SCRIPT.splitlines() if re.search(r"-- [123]$", line)]
+    assert len(hook) == 3
+    assert [line for line in blocks()[0].splitlines() if re.search(r"-- [123]$", line)] == hook
+
+
+def test_the_documents_settings_are_settings(shim: Shim) -> None:
+    before, function, after = script_for(SHIM).partition("function slurm_job_submit")
+    loaded = shim.order("script", text=before + blocks()[1] + function + after)
+    assert (loaded["rc"], loaded["log"]) == (0, [])
+    names = set(re.findall(r"^ +(\w+) = ", blocks()[1], re.MULTILINE))
+    assert names == {"socket", "owner", "deadline", "failures", "pause"}
+
+
+def test_a_filter_of_the_sites_own_calls_ours(shim: Shim) -> None:
+    text = blocks()[2].replace("/usr/libexec/gsub", str(SHIM))
+    text += "return slurm.SUCCESS\n"
+    options = {"type": "sbatch", "gpus": "2", "requeue": "requeue"}
+    reply = shim.order("filter", text=text, components=[options], env={})
+    assert "--open-mode=append" in reply["log"][0]
+
+
+def test_the_document_copies_every_file_of_the_shim() -> None:
+    [install] = [block for block in blocks("sh") if "install -m" in block]
+    copied = set(re.findall(r"\w+\.lua", install))
+    assert copied == {path.name for path in SHIM.glob("*.lua")} - {"job_submit.lua", "cli_filter.lua"}
 
 
 def test_it_asks_the_service(shim: Shim, service: Service) -> None:
