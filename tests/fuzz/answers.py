@@ -7,8 +7,10 @@ from random import Random
 from typing import Any
 
 from slurm_plugins.decide.edits import EDITS, EditError, check, check_env
+from slurm_plugins.decide.steps import ENV_NAMES
 from tests.fuzz import words
 
+_VARIABLES = (*sorted(ENV_NAMES), "GSUB_DECISION")
 _LETTERS = "abcXYZ019_.:-"
 _TEXTS: dict[str, tuple[str, ...]] = {
     "gres": ("gpu:4", "gpu:a100:8", "gres/gpu:2"),
@@ -64,9 +66,7 @@ def right(random: Random, number: int, *, batch: bool) -> dict[str, Any]:
     if {"min_mem_per_node", "min_mem_per_cpu"} <= set(fields["edits"]):
         del fields["edits"]["min_mem_per_cpu"]
     if batch:
-        for name in random.sample(
-            ("SLURM_NTASKS", "SLURM_GPUS_PER_TASK", "SLURM_CPUS_PER_TASK", "GSUB_DECISION"), 2
-        ):
+        for name in random.sample(_VARIABLES, random.randrange(4)):
             fields["env"][name] = "".join(random.choice(_LETTERS) for _ in range(random.randrange(20)))
     return fields
 
@@ -137,7 +137,7 @@ def forbidden(fields: dict[str, Any], *, batch: bool) -> bool:
             # JSON has one kind of number
             check(name, int(value) if isinstance(value, float) and value.is_integer() else value)
         for name, value in env.items():
-            if not isinstance(value, str):
+            if not isinstance(value, str) or not (name in ENV_NAMES or name.startswith("GSUB")):
                 return True
             check_env(name, value)
     except EditError:

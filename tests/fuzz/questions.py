@@ -46,7 +46,7 @@ _SOME: dict[str, tuple[Any, ...]] = {
     "prefer": ("h200",),
     "exc_nodes": ("n00001", "n[00001-00064]"),
     "req_nodes": ("n[00005-00008]",),
-    "partition": ("gpu", "a100", "mig", "gpu,a100", "nowhere"),
+    "partition": ("gpu", "gpu", "a100", "a100", "mig", "gpu,a100", "nowhere"),
     "time_limit": (1, 60, 1440, 14_400, 100_000),
     "time_min": (10,),
     "account": ("physics",),
@@ -73,10 +73,11 @@ def usual(random: Random) -> dict[str, Any]:
     """A job that some user might ask for."""
     count = random.choice((0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 24, 32, 64, 100, 1000))
     job: dict[str, Any] = {}
-    for field in ("tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket"):
-        if random.random() < 0.4:
-            job[field] = random.choice(_GPUS).format(count)
-    for field in random.sample(sorted(_SOME), random.randrange(12)):
+    ways = ("tres_per_job", "tres_per_node", "tres_per_task", "tres_per_socket")
+    for field in random.sample(ways, random.choice((0, 1, 1, 1, 1, 1, 2))):
+        job[field] = random.choice(_GPUS).format(count)
+    # most say little, some say much
+    for field in random.sample(sorted(_SOME), random.choice((0, 1, 1, 2, 2, 3, 4, 6, 12))):
         job[field] = random.choice(_SOME[field])
     script = random.random() < 0.8
     question: dict[str, Any] = {

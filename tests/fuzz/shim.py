@@ -15,6 +15,7 @@ from typing import Any
 
 from slurm_plugins.decide.edits import check, check_env
 from slurm_plugins.decide.request import MAX_BYTES, Request, RequestError, parse_request
+from slurm_plugins.decide.steps import ENV_NAMES
 from tests.fuzz import answers
 from tests.shim.lua import VERSIONS, LuaMissingError, environment
 
@@ -208,6 +209,7 @@ def _check(answer: answers.Answer, became: Outcome) -> None:
         check(name, value)
     for name, value in became.env.items():
         check_env(name, value)
+        assert name in ENV_NAMES or name.startswith("GSUB"), f"{name} is not a variable that steps read"
     assert became.batch or not became.env, "variables for a job that brings none"
     assert len(became.said) <= 8, "too many lines for a user"
     for line in became.said:
