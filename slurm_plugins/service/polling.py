@@ -23,6 +23,8 @@ EVERY = 30.0
 """Seconds from one look at Slurm to the next."""
 _SOON = 2.0
 """Seconds to the next look while there is no inventory yet; doubled each time."""
+_APART = 1.0
+"""Seconds that a look asked for at once waits: several reasons for it make one."""
 
 _log = logging.getLogger("gsubd")
 
@@ -73,7 +75,12 @@ class Polling:
         while True:
             self._now.clear()
             began = time.monotonic()
-            await self._once(began)
+            try:
+                await self._once(began)
+            except Exception:
+                # our bug: it must not end the looking for good
+                self._counts.polls.add("failed")
+                _log.exception("a fault while taking what was seen of Slurm")
             wait = self._every
             if self.answered is None:
                 wait, soon = soon, min(2 * soon, self._every)
@@ -81,6 +88,7 @@ class Polling:
                 await asyncio.wait_for(self._now.wait(), max(0.0, began + wait - time.monotonic()))
             except asyncio.TimeoutError:
                 continue
+            await asyncio.sleep(min(_APART, self._every))
 
     async def _once(self, began: float) -> None:
         taken = self._site()

@@ -157,6 +157,21 @@ def test_an_end_under_a_stream_of_questions_loses_none(start: Callable[..., Proc
     assert sorted(written) == sorted(told)
 
 
+def test_peers_that_wait_read_nothing_or_stop_halfway_do_not_hold_up_an_end(
+    start: Callable[..., Process],
+) -> None:
+    one = start().ready()
+    silent, half, deaf = Peer(one.socket), Peer(one.socket), Peer(one.socket)
+    silent.ask()
+    half.send(b'{"v":1,"id"')
+    deaf.socket.settimeout(0.5)
+    with pytest.raises(TimeoutError):
+        while True:
+            deaf.send(question())
+    assert one.end() == 0
+    assert silent.ended() and half.ended()
+
+
 def test_hung_up_it_reads_the_site_file_at_once(start: Callable[..., Process]) -> None:
     one = start().ready()
     one.site.write_text(SITE.format(mode="advise"))

@@ -317,6 +317,18 @@ def test_a_failed_look_leaves_what_was_known() -> None:
     assert counts.polls.value("failed") >= 2 and polling.age is not None
 
 
+def test_a_fault_of_our_own_does_not_end_the_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    faults = iter([ZeroDivisionError, KeyError])
+
+    def fault_at_first(self: PendingJoins, report: Report, default: str) -> None:
+        if (error := next(faults, None)) is not None:
+            raise error
+
+    monkeypatch.setattr(PendingJoins, "take", fault_at_first)
+    _, desk, counts = polled(Scripted(good()), 6)
+    assert desk.context.inventory and counts.polls.value("failed") == 2
+
+
 def test_before_the_first_answer_nothing_is_known(caplog: pytest.LogCaptureFixture) -> None:
     polling, desk, _ = polled(Scripted(Report(error="silent")), 3)
     assert (desk.context.inventory, polling.age) == (EMPTY, None)
