@@ -325,7 +325,7 @@ def _number(edits: Edits, name: str) -> int | None:
 def _tasks(request: Request, edits: Edits) -> int:
     """Tasks as sbatch would count them."""
     job = request.job
-    if job.num_tasks is not None:
+    if job.num_tasks:
         return job.num_tasks
     nodes = _number(edits, "min_nodes") or job.min_nodes or 1
     return nodes * (_number(edits, "ntasks_per_node") or job.ntasks_per_node or 1)
