@@ -107,7 +107,7 @@ class _Run:
             changes = tuple(replace(change, stage=stage.name) for change in proposal.changes)
             self._merge(proposal, changes, stage.name)
         # A stage may be a site's own: its fault must not cost a job, or the work of the others.
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self.failures.append(StageFailure(stage.name, f"{type(error).__name__}: {error}"[:300]))
 
     def _merge(self, proposal: Proposal, changes: tuple[Change, ...], stage: str) -> None:
