@@ -107,7 +107,7 @@ local function declined_by(variable)
   return type(variable) == "string" and string.match(string.lower(variable), "^%s*(.-)%s*$") == "off"
 end
 
--- Of a heterogeneous job only the first component brings its environment: what it says goes for those behind it. By uid.
+-- Of a heterogeneous job only the first component brings its environment: its word goes for those behind it. By uid.
 local lead_declined, NO_OFFSET = {}, 0xfffffffe
 
 local function consider(job, submit_uid)

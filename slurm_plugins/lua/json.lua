@@ -213,7 +213,8 @@ function M.is_object(value)
   return type(value) == "table" and value ~= NULL and getmetatable(value) ~= ARRAY
 end
 
--- The value of a JSON text (null is M.NULL); nil and the reason where it is none. Bounded in depth; its length bounds the rest.
+-- The value of a JSON text (null is M.NULL); nil and the reason where it is none. Bounded in depth; the rest is bounded
+-- by the text's length.
 function M.decode(text)
   local fine, value, at = pcall(decode_value, text, skip(text, 1), 0)
   if not fine then

@@ -22,8 +22,8 @@ M.FIELDS = {
   min_mem_per_cpu = 64, min_mem_per_node = 64,
 }
 
--- The variables of the job's environment that are read, and that an answer may set: a user's wishes to gsub, and those of
--- Slurm. The latter are ENV_NAMES of slurm_plugins/decide/steps.py; a test holds them equal.
+-- The variables of the job's environment that are read, and that an answer may set: a user's wishes to gsub, and those
+-- of Slurm. The latter are ENV_NAMES of slurm_plugins/decide/steps.py; a test holds them equal.
 M.ENV_NAMES = {
   "GSUB", "GSUB_REPACK", "GSUB_RETUNE", "GSUB_SMOKE", "GSUB_RUN_TIME", "GSUB_RESTART", "GSUB_DECISION",
   "SLURM_CPUS_PER_GPU", "SLURM_CPUS_PER_TASK", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET", "SLURM_GRES",

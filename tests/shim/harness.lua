@@ -129,6 +129,11 @@ local function seconds()
   return at.tv_sec + at.tv_nsec * 1e-9
 end
 
+local standard = {}
+for name in pairs(_G) do
+  standard[name] = true
+end
+
 local gsub = assert(loadfile(GSUB))()
 local orders = {}
 
@@ -140,7 +145,8 @@ end
 -- Load a job_submit.lua as slurmctld does; its functions are then called instead of the shim's own.
 function orders.script(order)
   slurm_job_submit, slurm_job_modify = nil, nil
-  return { rc = assert(compile(order.text, "@job_submit.lua"))(), modify = slurm_job_modify and true or false, log = logged }
+  local rc = assert(compile(order.text, "@job_submit.lua"))()
+  return { rc = rc, modify = slurm_job_modify and true or false, log = logged }
 end
 
 function orders.submit(order)
@@ -208,7 +214,8 @@ end
 -- Carry out a plan on a job whose field `name` Slurm refuses to write.
 function orders.refuse(order)
   refused = order.name
-  local fine, why = gsub.answers.apply(job_proxy(order.kinds, order.job, order.env), { env = order.set_env, edits = order.edits })
+  local job = job_proxy(order.kinds, order.job, order.env)
+  local fine, why = gsub.answers.apply(job, { env = order.set_env, edits = order.edits })
   refused = nil
   return { fine = fine, why = why, job = order.job, env = order.env, writes = writes }
 end
@@ -246,7 +253,19 @@ function orders.wants(order)
 end
 
 function orders.tables()
-  return { fields = gsub.tables.FIELDS, env_names = gsub.tables.ENV_NAMES, env_value = gsub.tables.ENV_VALUE, edits = gsub.tables.EDITS }
+  local all = gsub.tables
+  return { fields = all.FIELDS, env_names = all.ENV_NAMES, env_value = all.ENV_VALUE, edits = all.EDITS }
+end
+
+-- The global names that came with the shim.
+function orders.globals()
+  local names = { n = 0 }
+  for name in pairs(_G) do
+    if not standard[name] then
+      add(names, name)
+    end
+  end
+  return { names = names }
 end
 
 function orders.memory()

@@ -135,3 +135,13 @@ def test_setup_keeps_the_defaults_rather_than_fail(shim: Shim, options: object) 
     assert options == 7 or [line for line in log if line.startswith("error: gsub: setup: ")]
     done = shim.submit(JOB)
     assert (done.rc, done.job) == (0, JOB)
+
+
+def test_it_leaves_no_global_behind_and_starts_no_process(shim: Shim, service: Service) -> None:
+    shim.setup(socket=str(service.path), deadline=1)
+    assert shim.submit(JOB, env={"GSUB": "explain"}).writes
+    assert shim.order("globals")["names"] == []
+    for path in SHIM.glob("*.lua"):
+        assert not re.search(
+            r"\bpopen\b|\bexecute\b|\bfork\b|\bexec[lv]?p?\b|\bsystem\b", path.read_text()
+        ), path
