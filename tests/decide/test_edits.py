@@ -33,7 +33,6 @@ def test_fits(name: str, value: Value) -> None:
     ("name", "value"),
     [
         ("priority", 1),
-        ("", 1),
         ("min_nodes", 0),
         ("min_nodes", -1),
         ("min_nodes", 65_001),
