@@ -25,6 +25,7 @@ cluster-down: $(VENV)/.ready ## end every development cluster; no process and no
 
 bench: $(VENV)/.ready ## the figures of docs/measured.md, as ratios
 	@$(RUN) -m tests.bench.bench_cli
+	@$(RUN) -m tests.bench.submit --gate
 
 lint: $(VENV)/.ready ## ruff, mypy strict, import-linter
 	@$(VENV)/bin/ruff check .
