@@ -22,8 +22,16 @@ from gsub.script import Asked, request
 from slurm_plugins.decide.request import HEAD_BYTES, Job, Request
 from slurm_plugins.decide.steps import ENV_NAMES
 
-__all__ = ["Component", "components", "wants_gpu", "wrapped"]
+__all__ = ["WISHES", "Component", "components", "wants_gpu", "wrapped"]
 
+WISHES: Final = frozenset({
+    "GSUB", "GSUB_DECISION", "GSUB_REPACK", "GSUB_RESTART", "GSUB_RETUNE", "GSUB_RUN_TIME", "GSUB_SMOKE",
+})  # fmt: skip
+"""Our own variables that the shim reads; ENV_NAMES are Slurm's."""
+TEXT_BYTES: Final = 4096
+"""The longest text of a field that travels whole."""
+VARIABLE_BYTES: Final = 1024
+"""The longest variable."""
 _WAIT: Final = "SBATCH_WAIT4SWITCH"
 _FIELDS: Final = frozenset(Job.__struct_fields__)
 
@@ -78,23 +86,48 @@ def components(
             "default_account": account,
             "het_job_offset": number if len(parts) > 1 else None,
         }
-        job = Job(**{name: value for name, value in fields.items() if name in _FIELDS})
+        cut: list[str] = []
+        job = Job(**_clipped({k: v for k, v in fields.items() if k in _FIELDS}, TEXT_BYTES, cut, ""))
         if number:
-            one = Request(id=number + 1, uid=uid, submit_uid=uid, job=job, batch=False)
+            one = Request(id=number + 1, uid=uid, submit_uid=uid, job=job, batch=False, cut=tuple(cut))
         else:
             # The first component brings script and environment; of several, each one's variables carry its number.
             env = job_environment(options, environ, {} if len(parts) > 1 else desc.env)
+            sent = {name: env[name] for name in sorted((ENV_NAMES | WISHES) & env.keys())}
+            sent = _clipped(sent, VARIABLE_BYTES, cut, "env.")
             one = Request(
                 id=1,
                 uid=uid,
                 submit_uid=uid,
                 job=job,
-                env={name: env[name] for name in sorted(ENV_NAMES & env.keys())},
-                script_head=_head(script),
+                env=sent,
+                script_head=_head(script, HEAD_BYTES),
                 script_bytes=len(script),
+                cut=tuple(cut),
             )
         found.append(Component(tuple(options), one))
     return tuple(found)
+
+
+def _clipped(values: Mapping[str, Any], limit: int, cut: list[str], prefix: str) -> dict[str, Any]:
+    """The texts as they travel: UTF-8 of so many bytes at most. Names of those cut short go into `cut`."""
+    found = {}
+    for name, value in values.items():
+        if isinstance(value, str):
+            data = value.encode("utf-8", "surrogateescape")
+            if len(data) > limit:
+                cut.append(prefix + name)
+            value = _head(data, limit)  # noqa: PLW2901 - the value as it travels
+        found[name] = value
+    return found
+
+
+def _head(data: bytes, limit: int) -> str:
+    """The first bytes as text, not ending in half a character."""
+    if len(data) > limit:
+        end = next((limit - back for back in range(4) if data[limit - back] & 0xC0 != 0x80), limit)
+        data = data[:end]
+    return data.decode(errors="replace")
 
 
 def _known(parts: Sequence[Sequence[Asked]], table: Table) -> None:
@@ -146,7 +179,3 @@ def _names_gpu(text: str) -> bool:
 def _folder(options: Sequence[Asked]) -> str:
     chosen = [option.value for option in options if option.name == "chdir" and option.value]
     return chosen[-1] if chosen else os.getcwd()  # noqa: PTH109 - what sbatch sends
-
-
-def _head(script: bytes) -> str:
-    return script[:HEAD_BYTES].decode(errors="replace")[:HEAD_BYTES]

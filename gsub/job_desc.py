@@ -128,6 +128,7 @@ _MIRRORED: Final[Mapping[str, str]] = {
     "gpus-per-socket": "SLURM_GPUS_PER_SOCKET",
     "ntasks-per-gpu": "SLURM_NTASKS_PER_GPU",
     "ntasks-per-node": "SLURM_NTASKS_PER_NODE",
+    "ntasks-per-tres": "SLURM_NTASKS_PER_TRES",
 }
 
 # Options of which sbatch takes one, and since when

@@ -9,21 +9,23 @@ from gsub.script import Asked
 
 __all__ = ["effective", "job_environment"]
 
-# Options of which one counts
-_ONE_OF: Final = (
-    frozenset({"mem", "mem-per-cpu", "mem-per-gpu"}),
-    frozenset({"exclusive", "oversubscribe"}),
-)
+_MEMORY: Final = frozenset({"mem", "mem-per-cpu", "mem-per-gpu"})
+_SHARING: Final = frozenset({"exclusive", "oversubscribe"})
 
 
 def effective(options: Sequence[Asked]) -> dict[str, str | None]:
     """The options that count, by name, in the order in which they were set.
 
-    Of options that exclude each other, those typed in the script or on the command line set aside those of the
-    environment.
+    Amounts of memory exclude each other, and so do the ways to share a node: memory typed in the script or on the
+    command line sets aside that of the environment, of the ways to share the later one stands.
     """
-    typed = {option.name for option in options if not option.from_environment}
-    aside = {name for group in _ONE_OF if group & typed for name in group - typed}
+    aside: set[str] = set()
+    of_environment = {option.name for option in options if option.from_environment}
+    if any(option.name in _MEMORY - of_environment for option in options):
+        aside.update(of_environment & _MEMORY)
+    sharing = [option.name for option in options if option.name in _SHARING]
+    if of_environment.intersection(sharing):
+        aside.update(sharing[:-1])
     return {option.name: option.value for option in options if option.name not in aside}
 
 
