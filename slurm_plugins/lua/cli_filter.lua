@@ -39,25 +39,18 @@ local function exported(list, name)
   return false
 end
 
--- The wishes that gsub reads from the job's environment, and how each is said without one.
-local WISHES = {
-  { "GSUB", "say --comment=gsub:%s instead" },
-  { "GSUB_REPACK", "gsub takes it from sbatch only" },
-  { "GSUB_RETUNE", "gsub takes it from sbatch only" },
-}
+-- The wishes that gsub reads from the job's environment, and how each is said as a word of the comment.
+local WISHES = { { "GSUB", "gsub:" }, { "GSUB_REPACK", "gsub:repack=" }, { "GSUB_RETUNE", "gsub:retune=" } }
 
 -- Each looks at the options and returns its advice, or nil. The first is told even to those who want gsub off.
 local ADVICE = {
   function(options)
     for _, wish in ipairs(WISHES) do
-      local name, instead = wish[1], wish[2]
-      local value = os.getenv(name)
-      if value and options.type ~= "sbatch" then
-        return name .. " is not seen: " .. tostring(options.type) .. " does not send its environment; "
-          .. string.format(instead, value)
-      elseif value and not exported(options.export, name) then
-        return name .. " is not seen: --export leaves it out; "
-          .. string.format(name == "GSUB" and instead or "name it there", value)
+      local name, value = wish[1], os.getenv(wish[1])
+      local why = options.type ~= "sbatch" and tostring(options.type) .. " does not send its environment"
+        or not exported(options.export, name) and "--export leaves it out"
+      if value and why and not string.find(given(options.comment) or "", wish[2], 1, true) then
+        return name .. " is not seen: " .. why .. "; say --comment=" .. wish[2] .. value .. " instead"
       end
     end
   end,
@@ -79,7 +72,7 @@ local told = {}
 local function advise(options)
   -- srun inside a job starts a step: nothing is decided about it any more
   local step = options.type == "srun" and os.getenv("SLURM_JOB_ID")
-  if step or string.find(given(options.comment) or "", "gsub:off", 1, true) or not wants_gpu(options) then
+  if step or string.find(string.lower(given(options.comment) or ""), "gsub:off", 1, true) or not wants_gpu(options) then
     return
   end
   local off = string.lower(os.getenv("GSUB") or "") == "off"

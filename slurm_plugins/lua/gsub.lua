@@ -93,11 +93,9 @@ end
 -- The user said no: a word of the comment, or GSUB=off in the job's environment. As Request.opted_out of
 -- slurm_plugins/decide/request.py reads them.
 local function declined_in(comment)
-  if type(comment) == "string" and string.find(comment, "gsub:off", 1, true) then
-    for word in string.gmatch(comment, "[^%s,;]+") do
-      if word == "gsub:off" then
-        return true
-      end
+  for word in string.gmatch(type(comment) == "string" and comment or "", "[^%s,;]+") do
+    if string.lower(word) == "gsub:off" then
+      return true
     end
   end
   return false

@@ -45,13 +45,13 @@ SAYS: list[tuple[dict[str, Any], dict[str, str], str]] = [
         {"GSUB": "explain"},
         "srun does not send its environment; say --comment=gsub:explain",
     ),
-    ({**GPU, "type": "srun"}, {"GSUB_REPACK": "yes"}, "GSUB_REPACK is not seen: srun"),
+    ({**GPU, "type": "srun"}, {"GSUB_REPACK": "yes"}, "say --comment=gsub:repack=yes"),
     ({**GPU, "export": "NONE"}, {"GSUB": "off"}, "--export leaves it out; say --comment=gsub:off"),
     ({**GPU, "export": "HOME,GSUBX"}, {"GSUB": "off"}, "--export leaves it out"),
     (
         {**GPU, "export": "NONE"},
         {"GSUB_RETUNE": "both"},
-        "GSUB_RETUNE is not seen: --export leaves it out; name it there",
+        "GSUB_RETUNE is not seen: --export leaves it out; say --comment=gsub:retune=both",
     ),
     ({**PLAIN, "gres": "gres:gpu:a100:1", "export": "NIL"}, {"GSUB": "off"}, "--export leaves it out"),
     (
@@ -63,6 +63,8 @@ SAYS: list[tuple[dict[str, Any], dict[str, str], str]] = [
     ({**GPU, "requeue": "requeue"}, {}, "--open-mode=append"),
 ]
 SILENT: list[tuple[dict[str, Any], dict[str, str]]] = [
+    ({**GPU, "type": "srun", "comment": "gsub:retune=lower"}, {"GSUB_RETUNE": "lower"}),
+    ({**GPU, "comment": "GSUB:OFF", "requeue": "requeue"}, {}),
     (PLAIN, {}),
     (GPU, {}),
     (GPU, {"GSUB": "off"}),

@@ -294,7 +294,9 @@ def test_the_breaker_opens_probes_and_closes(shim: Shim, service: Service) -> No
     while not (done := submit(shim)).writes:
         assert unchanged(done)
     assert done.log == ["info: gsub: the service answers again"]
-    assert service.questions[-1]["shim"] == {"opened": 1, "late": 4}
+    told = service.questions[-1]["shim"]
+    assert told["opened"] == 1
+    assert told["late"] >= 4
 
 
 def test_two_failures_do_not_open_the_breaker(shim: Shim, service: Service) -> None:

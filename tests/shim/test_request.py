@@ -44,6 +44,7 @@ NOT_ASKED: list[dict[str, Any]] = [
 ]
 DECLINED: list[tuple[dict[str, Any], dict[str, str]]] = [
     ({**GPU, "comment": "gsub:off"}, {}),
+    ({**GPU, "comment": "GSUB:Off"}, {}),
     ({**GPU, "comment": "for the paper; gsub:off, please"}, {}),
     (GPU, {"GSUB": "off"}),
     (GPU, {"GSUB": " Off "}),
