@@ -296,7 +296,7 @@ def complete(request: Request, edits: Edits, release: Release) -> dict[str, Valu
     job = request.job
     tasks = _number(edits, "num_tasks") or _tasks(request, edits)
     scale = _scale(request, edits)
-    if scale and job.cpus_per_task is not None and job.cpus_per_task % scale[0] == 0:
+    if scale and job.cpus_per_task and job.cpus_per_task % scale[0] == 0:
         # sbatch --cpus-per-gpu with --gpus-per-task makes both of them
         full.setdefault("cpus_per_task", job.cpus_per_task // scale[0] * scale[1])
     each = _number(full, "cpus_per_task")

@@ -292,7 +292,7 @@ def _memory(case: _Case, cpus: _Outcome) -> _Outcome:
                 inputs={"memory_peak": peak, "memory_per_gpu": target},
             )
         )
-    if shape.memory_stated:
+    if shape.memory_stated or case.request.job.min_mem_per_cpu is not None:
         changes = _stated_memory(case, target, why, floor)
         return _Outcome(changes, tuple(notes))
     note = Note(
