@@ -131,7 +131,8 @@ def install_packages(names: Sequence[str], *, say: Say) -> None:
     say(f"installing {' '.join(names)}")
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     apt = ["apt-get", "-q", "-y"]
-    with _no_service_starts():
+    # One at a time: the parts of a test run, each preparing a release, would find apt's own locks taken.
+    with locked(cache_home() / "apt.lock"), _no_service_starts():
         for command in (
             [*apt, "update"],
             [*apt, "install", "--no-install-recommends", *names],
