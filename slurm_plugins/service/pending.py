@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
+import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -15,11 +15,13 @@ from slurm_plugins.service.wire import Report
 
 __all__ = ["PendingJoins"]
 
-_log = logging.getLogger("gsubd")
 _MOST: Final = 50_000
 """Decisions that may wait; of more, the oldest are given up."""
 _FORGET: Final = 2 * LOST_AFTER
 """Seconds after which a job's submission can belong to no decision that still waits."""
+
+_TURN: Final = 50
+"""Joins entered before questions have their turn."""
 
 Put = Callable[[Callable[[], bytes]], None]
 
@@ -58,45 +60,58 @@ class PendingJoins:
             del self._waiting[next(iter(self._waiting))]
             self._counts.unjoined.add("overflow")
 
-    def wanted(self) -> tuple[float | None, str | None]:
+    async def wanted(self) -> tuple[float | None, str | None]:
         """Since when jobs must be looked at (None: not at all), and of which user when it is one only."""
-        if not self._waiting:
-            return None, None
-        users = {one.user for one in self._waiting.values()}
-        return min(one.at for one in self._waiting.values()) - 2, users.pop() if len(users) == 1 else None
+        return await asyncio.to_thread(_wanted, list(self._waiting.values()))
 
-    def take(self, report: Report, default_partition: str) -> None:
-        """Join what waits to the jobs of a report. One without jobs changes nothing, but time goes on."""
+    async def take(self, report: Report, default_partition: str) -> None:
+        """Join what waits to the jobs of a report. One without jobs changes nothing, but time goes on.
+
+        Thousands may wait after a burst of submissions: they are compared in a thread, and what was found is entered
+        a few at a time, so that questions are answered in between.
+        """
         now = time.time()
+        waiting = list(self._waiting.values())
         if report.jobs is None:
-            lost = [one for one in self._waiting.values() if one.at + _FORGET < now]
-            self._give_up(lost, "dropped")
+            await self._give_up([one for one in waiting if one.at + _FORGET < now], "dropped")
             return
-        outcome = join(
-            [one for one in self._waiting.values() if one.at <= report.jobs_at],
+        outcome = await asyncio.to_thread(
+            join,
+            [one for one in waiting if one.at <= report.jobs_at],
             {job.id: job for job in report.jobs},
             looked=report.jobs_at,
             taken=self._taken,
             default_partition=default_partition,
         )
-        for found in outcome.joined:
+        for number, found in enumerate(outcome.joined):
             self._waiting.pop(found.decision, None)
             self._taken[found.job.id] = found.job.submitted
             self._counts.joined.add(found.by)
             self._put(_line_of(found, now))
+            if number % _TURN == _TURN - 1:
+                await asyncio.sleep(0)
         self._taken |= dict.fromkeys(outcome.spoilt, now)
-        self._give_up(outcome.ambiguous, "ambiguous")
-        self._give_up(outcome.lost, "dropped")
+        await self._give_up(outcome.ambiguous, "ambiguous")
+        await self._give_up(outcome.lost, "dropped")
         self._prune(now)
 
-    def _give_up(self, ones: Iterable[Pending], why: str) -> None:
-        for one in ones:
+    async def _give_up(self, ones: Iterable[Pending], why: str) -> None:
+        for number, one in enumerate(ones):
             self._waiting.pop(one.id, None)
             self._counts.unjoined.add(why)
             self._put(_without_job(one, why, time.time()))
+            if number % _TURN == _TURN - 1:
+                await asyncio.sleep(0)
 
     def _prune(self, now: float) -> None:
         self._taken = {job: at for job, at in self._taken.items() if at > now - _FORGET}
+
+
+def _wanted(waiting: Sequence[Pending]) -> tuple[float | None, str | None]:
+    if not waiting:
+        return None, None
+    users = {one.user for one in waiting}
+    return min(one.at for one in waiting) - 2, users.pop() if len(users) == 1 else None
 
 
 def waits(record: Mapping[str, Any]) -> bool:

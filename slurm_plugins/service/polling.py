@@ -92,12 +92,12 @@ class Polling:
 
     async def _once(self, began: float) -> None:
         taken = self._site()
-        since, user = self._joins.wanted()
+        since, user = await self._joins.wanted()
         report = await self._lookout.look(
             Question(site=taken.text, site_path=self._site_path, jobs_since=since, user=user)
         )
         self._take(report, began)
-        self._joins.take(report, self._desk.context.inventory.default)
+        await self._joins.take(report, self._desk.context.inventory.default)
 
     def _take(self, report: Report, began: float) -> None:
         self._say("looking at Slurm failed, what was known stays", report.error)

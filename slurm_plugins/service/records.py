@@ -88,7 +88,7 @@ class Journal:
         while not last:
             batch: list[Callable[[], bytes]] = []
             item = self._queue.get()
-            if item is not None:
+            if item is not None and self._queue.qsize() < _BATCH:
                 # One wake-up and one write for what comes together: the processor is slurmctld's too
                 self._closing.wait(_GATHER)
             while True:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from datetime import datetime, timezone
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -236,35 +238,62 @@ def waiting(*names: str) -> tuple[PendingJoins, Written, Counts]:
 def test_a_join_is_written_once_and_the_decision_waits_no_more() -> None:
     joins, written, counts = waiting("a")
     for _ in range(2):
-        joins.take(report(LATER, job()), "gpu")
+        asyncio.run(joins.take(report(LATER, job()), "gpu"))
     (record,) = written.records
     assert (record["kind"], record["job"], record["by"]) == ("job", 7, "submission")
-    assert (len(joins), joins.wanted(), counts.joined.value("submission")) == (0, (None, None), 1)
+    assert (len(joins), asyncio.run(joins.wanted()), counts.joined.value("submission")) == (
+        0,
+        (None, None),
+        1,
+    )
 
 
 def test_jobs_are_asked_for_only_while_a_decision_waits_and_of_one_user_when_it_is_one() -> None:
     joins, _, _ = waiting()
-    assert joins.wanted() == (None, None)
+    assert asyncio.run(joins.wanted()) == (None, None)
     joins.add(asked("a", user="u"))
-    since, user = joins.wanted()
+    since, user = asyncio.run(joins.wanted())
     assert since is not None and since < T and user == "u"
     joins.add(asked("b", user="v"))
-    assert joins.wanted() == (since, None)
+    assert asyncio.run(joins.wanted()) == (since, None)
 
 
 def test_what_an_ambiguous_decision_left_is_not_given_to_the_next_one() -> None:
     joins, written, counts = waiting("a", "b")
     joins.add(asked("c", 3.3))  # of the same user, too young to be judged at the first look
     jobs = [job(7, at=3), job(8, at=3)]
-    joins.take(report(T + 3.3 + WINDOW - 0.1, *jobs), "gpu")
-    joins.take(report(LATER, *jobs), "gpu")
+    asyncio.run(joins.take(report(T + 3.3 + WINDOW - 0.1, *jobs), "gpu"))
+    asyncio.run(joins.take(report(LATER, *jobs), "gpu"))
     assert [record["kind"] for record in written.records if record["kind"] == "job"] == []
     assert counts.unjoined.value("ambiguous") == 2
 
 
+def test_a_burst_is_joined_while_questions_have_their_turn() -> None:
+    joins, written, _ = waiting()
+    jobs = []
+    for number in range(1000):
+        joins.add(replace(asked(f"{number:x}"), name=f"n{number}"))
+        jobs.append(job(1 + number, name=f"n{number}"))
+    turns: list[int] = []
+
+    async def asking() -> None:
+        while True:
+            turns.append(len(written.records))
+            await asyncio.sleep(0)
+
+    async def run() -> None:
+        task = asyncio.ensure_future(asking())
+        await joins.take(report(LATER, *jobs), "gpu")
+        task.cancel()
+
+    asyncio.run(run())
+    assert len(written.records) == 1000
+    assert max(after - before for before, after in pairwise([*turns, 1000])) <= 50
+
+
 def test_slurm_that_does_not_answer_loses_no_decision() -> None:
     joins, written, _ = waiting("a")
-    joins.take(Report(jobs_error="slurmctld does not answer"), "gpu")
+    asyncio.run(joins.take(Report(jobs_error="slurmctld does not answer"), "gpu"))
     assert (len(joins), written.records) == (1, [])
 
 
@@ -287,7 +316,7 @@ def test_a_restart_takes_up_what_waits_and_nothing_else(monkeypatch: pytest.Monk
     joins, written, _ = waiting()
     joins.restore(records, T)
     assert len(joins) == 1
-    joins.take(report(LATER, job(7, -10), job(8, 0)), "gpu")
+    asyncio.run(joins.take(report(LATER, job(7, -10), job(8, 0)), "gpu"))
     assert [(one["decision"], one["job"]) for one in written.records] == [(f"d-{4:0>16}", 8)]
 
 

@@ -320,7 +320,7 @@ def test_a_failed_look_leaves_what_was_known() -> None:
 def test_a_fault_of_our_own_does_not_end_the_looking(monkeypatch: pytest.MonkeyPatch) -> None:
     faults = iter([ZeroDivisionError, KeyError])
 
-    def fault_at_first(self: PendingJoins, report: Report, default: str) -> None:
+    async def fault_at_first(self: PendingJoins, report: Report, default: str) -> None:
         if (error := next(faults, None)) is not None:
             raise error
 
