@@ -4,19 +4,28 @@ and against the running ones.
 
 from __future__ import annotations
 
+import re
+import shlex
+from collections.abc import Set
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gsub.argv import split
 from gsub.decide import WISHES, components, wants_gpu, wrapped
 from gsub.errors import UserError
+from gsub.notations import FOREVER, NotationError, mebibytes, minutes, nodes, seconds
 from gsub.sbatch_options import Table
-from slurm_plugins.decide.request import Request
+from site_configs.devcluster import Cluster
+from slurm_plugins.decide.request import HEAD_BYTES, Job, Request
 from slurm_plugins.decide.steps import ENV_NAMES
+from tests.cli import test_parity
 from tests.cli.drive import Case
-from tests.cli.listening import essence
+from tests.cli.listening import asked_about, essence
 from tests.cli.record_requests import PLAIN, Recording
 from tests.cli.request_lines import cases
 
@@ -32,10 +41,10 @@ def made(case: Case, release: str, scripts: dict[str, str], uid: int = 1000) -> 
         script = (scripts[Path(line.script).name] if line.script else case.stdin).encode()
     year, month = release.split(".")
     found = components(line, script, dict(case.env), (int(year), int(month)), uid=uid)
-    return [one.request for one in found if wants_gpu(one.request.job)]
+    return [one.request for one in found if wants_gpu(one.request.job) and not one.request.opted_out]
 
 
-def differences(ours: list[Request], asked: list[dict[str, Any]], names: set[str]) -> list[object]:
+def differences(ours: list[Request], asked: list[dict[str, Any]], names: Set[str]) -> list[object]:
     """Fields and variables that differ, ours first."""
     if len(ours) != len(asked):
         return [f"{len(ours)} questions made, {len(asked)} asked"]
@@ -52,7 +61,7 @@ def differences(ours: list[Request], asked: list[dict[str, Any]], names: set[str
     return found
 
 
-def _only(env: dict[str, str], names: set[str]) -> dict[str, str]:
+def _only(env: dict[str, str], names: Set[str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name in names}
 
 
