@@ -180,7 +180,7 @@ def _cpus(case: _Case) -> _Outcome:
         f"{target} CPUs for each GPU: {why}",
         inputs={"share": share, "knee": found, "cap": _least(*caps), "cpus_per_gpu": target},
     )
-    if shape.cpus_stated:
+    if shape.cpus_stated or job.cpus_per_tres:
         changes = _stated_cpus(case, target, why, measured=found is not None)
         return _Outcome(changes, (note,), _cpus_of(case, changes))
     if job.threads_per_core or job.ntasks_per_core or job.pn_min_cpus or job.min_mem_per_cpu is not None:
@@ -292,7 +292,7 @@ def _memory(case: _Case, cpus: _Outcome) -> _Outcome:
                 inputs={"memory_peak": peak, "memory_per_gpu": target},
             )
         )
-    if shape.memory_stated or case.request.job.min_mem_per_cpu is not None:
+    if shape.memory_stated or case.request.job.min_mem_per_cpu is not None or case.request.job.mem_per_tres:
         changes = _stated_memory(case, target, why, floor)
         return _Outcome(changes, tuple(notes))
     note = Note(
