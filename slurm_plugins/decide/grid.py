@@ -113,7 +113,8 @@ def fewest(ask: Ask, place: Place, low: int, high: int | None) -> Grid | str:
     if not sizes:
         return _no_room(ask, place)
     least = max(-(-gpus // sizes[0].gpus), low)
-    most = min(_SPREAD * least, place.nodes, place.pool.max_nodes or place.nodes)
+    there = sum(size.count for size in sizes)
+    most = min(_SPREAD * least, there, place.pool.max_nodes or there)
     if high is not None:
         most = min(most, high)
     grids = []

@@ -1,7 +1,7 @@
 """What a request asks for in GPUs, nodes and tasks: one value for all the ways to say it.
 
 ============================================ =========================================================
---gpus=16                                    gpus 16; on how many nodes is open
+--gpus=16                                    gpus 16; on how many nodes is open (one for --gpus=1)
 -N 2 --gpus-per-node=8, -N 2 --gres=gpu:8    gpus 16 on 2 nodes, 8 each
 -n 16 --gpus-per-task=1                      gpus 16; how many tasks on a node is open
 -n 16 --ntasks-per-gpu=1                     gpus 16
@@ -172,7 +172,7 @@ def _shape(job: Job, env: Mapping[str, str] | None) -> Shape:
         if total % per_node or (low is not None and not low <= implied <= (high or implied)):
             raise _OddError(f"{total} GPUs in all are not {_span(low, high, implied)} x {per_node}")
         low = high = implied
-    elif per_node and low is None and tasks is None:
+    elif low is None and ((per_node and tasks is None) or (total == 1 and tasks in (None, 1))):
         low = high = 1
     if low is not None and low == high:
         total, per_node = _on(low, total, per_node)

@@ -33,7 +33,9 @@ KEPT: dict[str, int | str] = {}
 
 TWO_LEAVES = [
     # GPUs in all
-    Row("--gpus=1", grid(1), "1 node x 1 GPU: the fewest nodes that hold 1 GPU"),
+    Row("--gpus=1", KEPT),
+    Row("--gpus=1 -n 1 -c 8", KEPT),
+    Row("--gpus=1 -n 4", grid(1), "1 node x 1 GPU: the fewest nodes that hold 1 GPU"),
     Row("--gpus=4", grid(1), "1 node x 4 GPUs"),
     Row("--gpus=8", grid(1, whole=True), "it takes all 8 GPUs of its node"),
     Row("--gpus=16", grid(2, "gpu:8", whole=True), "the fewest nodes that hold 16 GPUs evenly"),

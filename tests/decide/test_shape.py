@@ -25,6 +25,7 @@ RELEASES = [(22, 5), (24, 11), (26, 5)]
         ("--gres=nvme:1", {"gpus": 0}),
         ("--gpus=0", {"gpus": 0}),
         ("--gpus=16", {"gpus": 16, "closed": False, "nodes": None}),
+        ("--gpus=1", {"gpus": 1, "gpus_per_node": 1, "nodes": 1, "nodes_stated": False}),
         ("--gpus=a100:16", {"gpus": 16, "gpu_type": "a100"}),
         ("--gpus=1g.10gb:2", {"gpus": 2, "gpu_type": "1g.10gb"}),
         ("--gpus=a100:2,v100:4", {"gpus": 6, "gpu_type": "", "types": (("a100", 2), ("v100", 4))}),
