@@ -24,7 +24,7 @@ cluster-down: $(VENV)/.ready ## end every development cluster; no process and no
 	@$(DEVCLUSTER) down --all
 
 bench: $(VENV)/.ready ## the figures of docs/measured.md, as ratios
-	@$(RUN) -m tests.bench.bench_cli
+	@$(RUN) -m tests.bench.bench_cli --gate
 	@$(RUN) -m tests.bench.submit --gate
 
 lint: $(VENV)/.ready ## ruff, mypy strict, import-linter

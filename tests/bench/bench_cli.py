@@ -1,10 +1,10 @@
 """How long `gsub` takes: `gsub --help` against a bare Python, `gsub SCRIPT` against `sbatch SCRIPT`.
 
-    python -m tests.bench.bench_cli [--cluster NAME] [--runs N] [--json]
+    python -m tests.bench.bench_cli [--cluster NAME] [--runs N] [--gate] [--json]
 
 The two of a pair run in turn, so that whatever else the machine does falls on both; medians and their ratio are
 told. Jobs are submitted held to a development cluster (one of its own unless --cluster names one that is up)
-and cancelled afterwards.
+and cancelled afterwards. Exit 1 when an aim is missed; with --gate when one is missed by more than as much again.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class Comparison:
     ratio: float
     aim: str
     met: bool
+    broken: bool
+    """Twice the aim, which other work on two cores does not explain any more."""
 
 
 def measure(cluster: Cluster, runs: int) -> list[Comparison]:
@@ -80,6 +82,7 @@ def measure(cluster: Cluster, runs: int) -> list[Comparison]:
             help_ / bare,
             "< 100 ms in all",
             help_ < 100,
+            help_ >= 200,
         ),
         Comparison(
             "gsub script / sbatch script",
@@ -89,6 +92,7 @@ def measure(cluster: Cluster, runs: int) -> list[Comparison]:
             gsub / sbatch,
             "< 150 ms more",
             gsub - sbatch < 150,
+            gsub - sbatch >= 300,
         ),
     ]
 
@@ -105,10 +109,11 @@ def cluster_for(name: str | None) -> Iterator[Cluster]:
 
 
 def main() -> int:
-    """Measure and tell; exit 1 when an aim is missed."""
+    """Measure and tell."""
     parser = argparse.ArgumentParser(description="How long gsub takes.")
     parser.add_argument("--cluster", help="a development cluster that is up (default: one of its own)")
     parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--gate", action="store_true", help="fail on twice the aims only")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     os.umask(0o022)
@@ -123,7 +128,8 @@ def main() -> int:
                 f"{each.name:<30} {each.base_ms:6.1f} ms -> {each.ours_ms:6.1f} ms"
                 f"   +{each.more_ms:.1f} ms  x{each.ratio:.1f}   aim {each.aim}: {'met' if each.met else 'MISSED'}"
             )
-    return 0 if all(each.met for each in found) else 1
+    failed = any(each.broken if asked.gate else not each.met for each in found)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
