@@ -13,6 +13,8 @@ from site_configs.devcluster import Cluster, gsubd
 from tests.decisions.conftest import touch, wait
 
 CLIENTS = 4
+# What 24.11 and 26.05 tell a client that waits for an answer while slurmctld ends: the same without any plugin.
+CUT_OFF = "Connection reset by peer"
 
 # Submits until told to end; an odd line is what went wrong. Every third job asks for no GPU. Held, since slurmctld
 # opens the partitions again when it reads slurm.conf.
@@ -27,7 +29,7 @@ until [ -e "$1/stop" ]; do
     esac
     folder=$1
     shift
-    sbatch --parsable --hold --output=/dev/null "$@" --wrap=: 2>&1 || echo "refused: $?"
+    sbatch --parsable --hold --output=/dev/null "$@" --wrap=: 2>&1
     set -- "$folder"
 done
 """
@@ -37,6 +39,7 @@ class Stream:
     """Clients that submit; `submitted` are the jobs so far, `odd` whatever else they said."""
 
     def __init__(self, cluster: Cluster, folder: Path, user: str | None) -> None:
+        self.may_be_cut_off = 0
         self._stop = folder / "stop"
         self._stop.unlink(missing_ok=True)
         self._outputs = [folder / f"client-{number}" for number in range(CLIENTS)]
@@ -55,9 +58,16 @@ class Stream:
         return [int(line) for line in self._lines() if line.isdecimal()]
 
     @property
+    def cut_off(self) -> int:
+        """Submissions whose connection to slurmctld broke."""
+        return sum(CUT_OFF in line for line in self._lines())
+
+    @property
     def odd(self) -> list[str]:
         return [
-            line for line in self._lines() if not line.isdecimal() and not line.startswith("sbatch: gsub set")
+            line
+            for line in self._lines()
+            if not (line.isdecimal() or line.startswith("sbatch: gsub set") or CUT_OFF in line)
         ]
 
     def more(self, count: int = 12) -> None:
@@ -85,7 +95,11 @@ def stream(clean: Cluster, enforcing: Cluster, user: str | None) -> Iterator[Str
         stream.end()
     assert stream.odd == []
     known = clean.run(["squeue", "-h", "-o", "%i"], check=True).stdout.split()
-    assert sorted(map(int, known)) == sorted(stream.submitted)
+    submitted = stream.submitted
+    assert len({*submitted}) == len(submitted)
+    assert {*submitted} <= {*map(int, known)}
+    # Where an answer was cut off, its job may be there all the same.
+    assert len(known) - len(submitted) <= stream.cut_off <= stream.may_be_cut_off
 
 
 def decided(cluster: Cluster) -> int:
@@ -129,10 +143,10 @@ def test_a_shim_that_cannot_be_loaded_is_left_out(enforcing, stream):
     script.write_text("this is no Lua")
     try:
         touch(enforcing.paths.etc / "job_submit.lua")
+        stream.more()  # it is loaded, and what was under way is written down
         before = decided(enforcing)
         stream.more()
-        stream.more()
-        assert decided(enforcing) - before < CLIENTS + 1  # those under way when it was loaded
+        assert decided(enforcing) == before
     finally:
         script.write_text(good)
     touch(enforcing.paths.etc / "job_submit.lua")
@@ -145,6 +159,8 @@ def test_slurmctld_is_reconfigured(enforcing, stream):
 
 
 def test_slurmctld_is_restarted(enforcing, stream):
+    if not enforcing.version.startswith("22.05"):
+        stream.may_be_cut_off = CLIENTS
     enforcing.restart("slurmctld")
     more_decisions(enforcing)
 
