@@ -35,7 +35,7 @@ ATOMS: list[Any] = [
     ),
     *(None, True, False, [], {}, [1], {"a": 1}),
 ]
-ANSWERS = 4000
+ANSWERS = 2500
 
 
 def answers(draw: random.Random) -> Iterator[bytes]:
