@@ -221,3 +221,18 @@ def test_the_guides_code_is_a_stage_that_does_what_it_says():
     assert edits(time_limit=24 * 60) == {}
     assert edits(time_limit=25 * 60, prefer="a100") == {}
     assert f'{night_queue.name} = "' in GUIDE.read_text()  # its entry point
+
+
+def test_the_guide_describes_every_stage_in_the_order_in_which_they_run():
+    from slurm_plugins.decide.stages import STAGES
+
+    described = re.findall(r"^### (\w+)$", (REPOSITORY / "docs/how-it-decides.md").read_text(), re.MULTILINE)
+    assert described == [stage.name for stage in STAGES]
+
+
+def test_every_stage_says_in_its_first_line_what_it_does():
+    from slurm_plugins.decide.stages import STAGES
+
+    for stage in STAGES:
+        first = (stage.__doc__ or "").splitlines()[0]
+        assert len(first) > 20 and first.endswith("."), stage.name

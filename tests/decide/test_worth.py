@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,6 +58,15 @@ def test_what_explain_shows_holds_every_figure_and_its_source():
         "wait": 300,
     }
     assert worth.formula == "(1.3 - 1) x 1 h = 18 min, cut to 5 min by max_switch_wait"
+
+
+def test_the_guides_worked_example():
+    guide = " ".join((Path(__file__).parents[2] / "docs/how-it-decides.md").read_text().split())
+    worth = worth_of_waiting(None, Locality(), time_limit=2 * HOUR, max_switch_wait=300)
+    formula, _, cut = worth.formula.partition(", cut to ")
+    assert formula in guide
+    assert cut == "5 min by max_switch_wait"
+    assert f"so the job waits up to {spoken(worth.wait)} for one leaf switch" in guide
 
 
 slowdowns = st.none() | st.floats(0, 100, allow_nan=False)
