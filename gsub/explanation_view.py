@@ -9,7 +9,6 @@ from gsub.explanation import Explanation, Part
 from gsub.render import count, duration
 from gsub.sbatch import PROGRAM
 from gsub.term import console, one_line
-from site_configs.units import format_size
 from slurm_plugins.decide.decision import Change, Decision, Note
 from slurm_plugins.decide.pipeline import option
 
@@ -24,7 +23,7 @@ MODES: Final = {
     "enforce": "gsub makes these changes when the job is submitted",
 }
 """What a mode means for a job."""
-_OPT_OUT: Final = "to have gsub leave this job alone: --comment=gsub:off, or GSUB=off in the environment"
+_OPT_OUT: Final = "--comment=gsub:off, or GSUB=off in the environment: gsub then leaves the job alone"
 _HEAD: Final = {
     "observe": ("gsub would set", "in place of", "because"),
     "advise": ("gsub would set", "in place of", "because"),
@@ -32,7 +31,8 @@ _HEAD: Final = {
 }
 _MARGIN: Final = "  "
 _SECONDS: Final = frozenset({"run_time", "worth", "wait", "locality.max_wait", "max_switch_wait"})
-_MEBIBYTES: Final = frozenset({"memory_peak", "memory_per_gpu"})
+# Of a note about memory, the first two mark it as such
+_MEBIBYTES: Final = ("memory_per_gpu", "memory_peak", "share", "cap")
 
 
 # --- for programs ---------------------------------------------------------------------------------------------------
@@ -182,7 +182,9 @@ def _decided(decision: Decision) -> Iterator[str | _Rows]:
         yield from _labelled("problem", one_line(f"the stage {failure.stage} failed: {failure.error}"))
     if decision.reject is not None:
         verb = "refuses" if decision.mode == "enforce" else "would refuse"
-        first, *rest = [one_line(text) for text in decision.reject.splitlines()] or [""]
+        first, *rest = [one_line(text) for text in decision.reject.removeprefix("gsub: ").splitlines()] or [
+            ""
+        ]
         yield from _labelled("gsub", f"{verb} it: {first}")
         for text in rest:
             yield from _labelled("", text)
@@ -207,7 +209,7 @@ def _decided(decision: Decision) -> Iterator[str | _Rows]:
         if inputs := _inputs(note):
             yield from _labelled("", inputs)
     if told or decision.reject is not None:
-        yield from _labelled("", _OPT_OUT)
+        yield from _labelled("opt out", _OPT_OUT)
 
 
 def _before(change: Change) -> str:
@@ -230,21 +232,20 @@ def _shape(facts: Mapping[str, float | int | str | None]) -> str:
 
 def _inputs(note: Note) -> str:
     """The numbers behind a note, each with its source: `slowdown 1.15 (site), run_time 4 h (site)`."""
+    sizes = _MEBIBYTES if note.inputs.keys() & set(_MEBIBYTES[:2]) else ()
     shown = []
     for name, value in note.inputs.items():
         if name.endswith("_source") or value is None:
             continue
+        if isinstance(value, str):
+            text = value
+        elif name in _SECONDS:
+            text = duration(value)
+        else:
+            text = f"{value / 1024:g}G" if name in sizes else f"{value:g}"
         source = note.inputs.get(f"{name}_source")
-        shown.append(f"{name} {_said(name, value)}" + (f" ({source})" if source else ""))
+        shown.append(f"{name} {text}" + (f" ({source})" if source else ""))
     return one_line(", ".join(shown))
-
-
-def _said(name: str, value: float | int | str) -> str:
-    if isinstance(value, str):
-        return value
-    if name in _SECONDS:
-        return duration(value)
-    return format_size(int(value)) if name in _MEBIBYTES else f"{value:g}"
 
 
 def _table(rows: _Rows) -> Table:

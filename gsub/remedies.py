@@ -138,6 +138,7 @@ REMEDIES: Final[tuple[Remedy, ...]] = (
 _FALLBACK: Final = Remedy("", "sbatch did not submit the job", "see 'man sbatch'")
 # What sbatch puts before its messages, and the line that only repeats where help is.
 _PREFIX: Final = re.compile(r"^sbatch: (?:(?:error|fatal): )?")
+_OURS: Final = "gsub: "
 _ASKED: Final = re.compile(r"job submission failed|allocation failure")
 _NOISE: Final = re.compile(r'^Try "sbatch --help" for more information$|^Batch job submission failed: ')
 
@@ -149,6 +150,8 @@ def explain(stderr: str) -> UserError:
     found the command line, the script or the configuration wanting.
     """
     lines = [_PREFIX.sub("", line).strip() for line in stderr.splitlines()]
+    if refusal := _refused(lines):
+        return refusal
     reason = _joined([line for line in (_NOISE.sub("", line) for line in lines) if line])
     what, fix = _FALLBACK.what, _FALLBACK.fix
     for remedy in REMEDIES:
@@ -163,6 +166,16 @@ def explain(stderr: str) -> UserError:
         fix=fix,
         exit_code=FAILED if not reason or _ASKED.search(stderr) else USAGE,
     )
+
+
+def _refused(lines: list[str]) -> UserError | None:
+    """What gsub itself, beside the controller, said of a job that can never run: what, why, what helps."""
+    begin = next((number for number, line in enumerate(lines) if line.startswith(_OURS)), None)
+    if begin is None:
+        return None
+    said = [line for line in lines[begin:] if line and not _NOISE.search(line)]
+    *why, fix = said[1:] or [""]
+    return UserError(said[0].removeprefix(_OURS), why=" ".join(why), fix=fix)
 
 
 def _joined(lines: list[str]) -> str:

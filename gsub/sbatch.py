@@ -80,6 +80,18 @@ def clean_environment() -> dict[str, str]:
     return environ
 
 
+_OURS: Final = re.compile(r"^sbatch: (?=gsub[ :])", re.MULTILINE)
+
+
+def told(messages: str) -> str:
+    r"""sbatch's messages, those of gsub beside the controller without sbatch's name before them.
+
+    >>> told("sbatch: gsub set --nodes=2 (not stated before): it fits\nsbatch: lua: hello\n")
+    'gsub set --nodes=2 (not stated before): it fits\nsbatch: lua: hello\n'
+    """
+    return _OURS.sub("", messages)
+
+
 def submitted(stdout: str) -> Submitted | None:
     r"""The job in sbatch's standard output, `--parsable` or not; the line must have ended.
 

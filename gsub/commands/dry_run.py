@@ -12,7 +12,7 @@ from typing import Final
 from gsub.argv import CommandLine
 from gsub.commands.submit import installed_table, print_json
 from gsub.remedies import explain
-from gsub.sbatch import PROGRAM, Listener, run
+from gsub.sbatch import PROGRAM, Listener, run, told
 from gsub.script import Request, request
 from gsub.term import one_line
 
@@ -29,12 +29,16 @@ def dry_run(line: CommandLine, environ: Mapping[str, str], folder: str) -> int:
     answer = run(("--test-only", *line.audible), nobody, environ=environ, folder=folder, stdin=stdin)
     if answer.returncode:
         raise explain(answer.errors + answer.messages)
-    estimate = one_line((answer.messages + answer.errors).replace("sbatch: ", ""))
+    said = told(answer.messages + answer.errors).splitlines()
+    ours = [one_line(text) for text in said if text.startswith("gsub")]
+    estimate = one_line(
+        " ".join(text for text in said if not text.startswith("gsub")).replace("sbatch: ", "")
+    )
     command = (PROGRAM, *line.sbatch)
     if "--json" in line.ours:
-        print_json(_facts(command, asked, estimate))
+        print_json(_facts(command, asked, estimate, ours))
     else:
-        print("\n".join(_lines(command, asked, estimate)))
+        print("\n".join([*_lines(command, asked, estimate), *ours]))
     return 0
 
 
@@ -74,7 +78,7 @@ def _lines(command: tuple[str, ...], asked: Request, estimate: str) -> list[str]
     return [*lines, f"sbatch --test-only: {estimate}", "  (a lower bound: it looks at running jobs only)"]
 
 
-def _facts(command: tuple[str, ...], asked: Request, estimate: str) -> dict[str, object]:
+def _facts(command: tuple[str, ...], asked: Request, estimate: str, ours: list[str]) -> dict[str, object]:
     return {
         "dry_run": True,
         "command": list(command),
@@ -85,5 +89,6 @@ def _facts(command: tuple[str, ...], asked: Request, estimate: str) -> dict[str,
             for component in asked.components
         ],
         "estimate": estimate,
+        "messages": ours,
         "exit_code": 0,
     }

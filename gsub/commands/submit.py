@@ -11,7 +11,7 @@ from pathlib import Path
 from gsub.argv import OURS, CommandLine, split
 from gsub.errors import USAGE, UserError
 from gsub.remedies import explain
-from gsub.sbatch import PROGRAM, Answer, Listener, Submitted, clean_environment, run
+from gsub.sbatch import PROGRAM, Answer, Listener, Submitted, clean_environment, run, told
 from gsub.sbatch_options import Table
 from gsub.site import check_site
 from gsub.term import Spinner, harmless, is_terminal
@@ -119,9 +119,10 @@ class _Screen:
     def message(self, text: bytes) -> None:
         if text:
             self.spinner.hide()
+            shown = told(text.decode(errors="surrogateescape"))
             if is_terminal(sys.stderr):
-                text = harmless(text.decode(errors="surrogateescape")).encode(errors="replace")
-            _write(sys.stderr.fileno(), text)
+                shown = harmless(shown)
+            _write(sys.stderr.fileno(), shown.encode(errors="surrogateescape"))
 
     def submitted(self, job: Submitted) -> None:
         self.job = job
@@ -157,7 +158,7 @@ def _facts(line: CommandLine, answer: Answer) -> dict[str, object]:
         "command": [PROGRAM, *line.sbatch],
         "script": line.script,
         "args": list(line.args),
-        "messages": (answer.messages + answer.errors).splitlines(),
+        "messages": told(answer.messages + answer.errors).splitlines(),
         "exit_code": answer.returncode,
     }
 
