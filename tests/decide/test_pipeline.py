@@ -17,6 +17,7 @@ from slurm_plugins.decide.inventory import EMPTY
 from slurm_plugins.decide.pipeline import decide, option, sentence
 from slurm_plugins.decide.request import Job, Request
 from slurm_plugins.decide.stage import Change, Note, Proposal, Stage
+from slurm_plugins.decide.stages import STAGES
 from slurm_plugins.decide.steps import ENV_NAMES
 from tests.decide.cluster import CLUSTERS, context, two_leaves
 from tests.decide.strategies import requests
@@ -137,6 +138,17 @@ def test_each_stage_sees_what_the_ones_before_it_changed() -> None:
 def test_the_word_of_a_later_stage_counts() -> None:
     decision = run(ask(), stage("a", change("req_switch", 1)), stage("b", change("req_switch", 2)))
     assert decision.edits["req_switch"] == 2
+
+
+def test_gsubs_own_stages_and_their_order() -> None:
+    assert [one.name for one in STAGES] == ["gang", "topology", "sensitivity", "avoid_nodes", "limits"]
+    assert all(type(one).__doc__ for one in STAGES)
+
+
+def test_a_record_knows_the_shape_as_decided() -> None:
+    facts = decide(ask(tres_per_job="gres:gpu:a100:16", num_tasks=16), two_leaves(), decision_id=ID).facts
+    assert facts == {"gpus": 16, "gpu_type": "a100", "nodes": 2, "gpus_per_node": 8, "tasks": 16}
+    assert decide(ask(num_tasks=16), two_leaves(), decision_id=ID).facts == {}
 
 
 # --- when nothing is decided -----------------------------------------------------------------------------------------
