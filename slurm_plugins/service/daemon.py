@@ -22,7 +22,6 @@ from slurm_plugins.service.counts import Counts
 from slurm_plugins.service.desk import Desk
 from slurm_plugins.service.errors import StartError
 from slurm_plugins.service.http import Page, serve_http
-from slurm_plugins.service.joins import Pending
 from slurm_plugins.service.lookout import ChildLookout, Lookout
 from slurm_plugins.service.metrics import CONTENT_TYPE
 from slurm_plugins.service.notify import Notifier
@@ -33,6 +32,7 @@ from slurm_plugins.service.records import Journal, tail
 from slurm_plugins.service.site_watch import SiteFile
 from slurm_plugins.service.slurm_config import slurm_user_of_file
 from slurm_plugins.service.socket_file import BACKLOG, SocketFile
+from slurm_plugins.service.submitted import Pending
 from slurm_plugins.service.written import decision_line
 
 __all__ = ["Daemon", "Options"]

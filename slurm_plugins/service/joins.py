@@ -6,18 +6,13 @@ and only where nothing else fits: **a wrong join is worse than none**, for every
 
 from __future__ import annotations
 
-import re
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
 
-from slurm_plugins.client import parse
-from slurm_plugins.client.errors import SlurmFormatError
-from slurm_plugins.client.values import Job, Tres
-from slurm_plugins.decide.decision import Decision
-from slurm_plugins.decide.request import Request
+from slurm_plugins.service.submitted import Pending, Submission, asked_gpus, clean
 
-__all__ = ["LOST_AFTER", "WINDOW", "Joined", "Outcome", "Pending", "Submission", "join", "submissions"]
+__all__ = ["LOST_AFTER", "WINDOW", "Joined", "Outcome", "join"]
 
 LOST_AFTER: Final = 600.0
 """A decision without a job after so many seconds has none: --test-only, or Slurm refused the job after all."""
@@ -25,129 +20,9 @@ WINDOW: Final = 5.0
 """Seconds from a decision to its job's submit time, at most; slurmctld takes milliseconds when it is not overloaded."""
 # slurmctld takes times from the kernel's coarse clock, which lags by up to a tick.
 _EARLY: Final = 0.02
-_TAG: Final = re.compile(r"(?<![\w-])gsub:(d-[0-9a-f]{16})(?![\w-])")
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """A decision whose job is not known yet. None: the user did not say.
-
-    `gpus` are the four tres_per_... as the user wrote them, where the job still has them. `tagged`: the job was given
-    the decision's id as AdminComment, so that nothing else counts.
-    """
-
-    id: str
-    at: float
-    uid: int
-    user: str | None = None
-    name: str | None = None
-    partition: str | None = None
-    work_dir: str | None = None
-    array: bool = False
-    het_offset: int | None = None
-    gpus: tuple[str | None, ...] | None = None
-    tagged: bool = False
-
-    @classmethod
-    def of(cls, request: Request, decision: Decision, at: float) -> Pending:
-        """What must be known of a decision to find its job."""
-        job, cut = request.job, request.cut
-        enforced = decision.mode == "enforce" and not decision.opted_out
-        return cls(
-            id=decision.id,
-            at=at,
-            uid=request.uid,
-            user=job.user_name,
-            name=None if "name" in cut else job.name,
-            partition=None if "partition" in cut else job.partition,
-            work_dir=None if "work_dir" in cut else job.work_dir,
-            array=bool(job.array_inx),
-            het_offset=job.het_job_offset,
-            gpus=None if enforced else tuple(getattr(job, name) for name in _TRES),
-            tagged=_tagged(enforced, decision.edits.get("admin_comment")),
-        )
-
-    @classmethod
-    def of_record(cls, record: Mapping[str, Any]) -> Pending | None:
-        """The same from a record of a decision (`written.decision_line`); None when it is none of ours."""
-        asked = record.get("asked")
-        if record.get("kind") != "decision" or not isinstance(asked, dict):
-            return None
-        try:
-            tags = [change["after"] for change in record["changes"] if change["field"] == "admin_comment"]
-            cut = record.get("cut", ())
-            enforced = bool(record.get("enforced"))
-            known = {key: asked.get(key) for key in ("name", "partition", "work_dir") if key not in cut}
-            return cls(
-                str(record["decision"]),
-                float(record["at"]),
-                int(record["uid"]),
-                asked.get("user_name"),
-                **known,
-                array=bool(asked.get("array_inx")),
-                het_offset=asked.get("het_job_offset"),
-                gpus=None if enforced else tuple(asked.get(name) for name in _TRES),
-                tagged=_tagged(enforced, tags[0] if tags else None),
-            )
-        except (KeyError, TypeError, ValueError):
-            return None
-
-
-_TRES: Final = ("tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task")
-
-
-def _tagged(enforced: bool, comment: object) -> bool:
-    return enforced and isinstance(comment, str) and _TAG.search(comment) is not None
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """A job as it was submitted: of an array one for all its tasks, of a heterogeneous job one a component."""
-
-    id: int
-    submitted: float
-    name: str
-    uid: int | None
-    user: str
-    partition: str
-    array: bool = False
-    het_offset: int | None = None
-    work_dir: str | None = None
-    gpus: tuple[str, ...] | None = None
-    tag: str | None = None
-
-
-def submissions(jobs: Iterable[Job]) -> dict[int, Submission]:
-    """What was submitted, by id. Left out: jobs that gsub was not asked about, and those without a submit time."""
-    found: dict[int, Submission] = {}
-    for job in jobs:
-        number = job.array_job_id or job.id
-        if job.submitted is None or number in found or _not_asked_about(job):
-            continue
-        tag = _TAG.search(job.admin_comment or "")
-        found[number] = Submission(
-            number,
-            job.submitted.timestamp(),
-            _clean(job.name),
-            job.uid,
-            _clean(job.user),
-            _clean(job.partition),
-            job.array_job_id is not None,
-            job.het_offset,
-            None if job.work_dir is None else _clean(job.work_dir),
-            tuple(_gpus(getattr(job, name)) for name in _TRES),
-            tag[1] if tag else None,
-        )
-    return found
-
-
-def _not_asked_about(job: Job) -> bool:
-    """The shim lets a job without GPUs, or whose comment says so, pass without a question."""
-    return job.gpu_count == 0 or "gsub:off" in re.split(r"[\s,;]+", job.comment or "")
-
-
-def _gpus(tres: Tres) -> str:
-    return ",".join(sorted(f"{name}={count}" for name, count in tres.items() if name.startswith("gres/gpu")))
+_CROWD: Final = 32
+"""A decision that so many jobs may have come of is not looked into: in a burst of jobs all alike nothing is certain,
+and comparing each with each would take minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,13 +68,16 @@ def join(
     by_tag = {job.tag: job for job in jobs.values() if job.tag is not None}
     joined = [Joined(one.id, by_tag[one.id], "admin_comment") for one in pending if one.id in by_tag]
     rest = [one for one in pending if one.id not in by_tag]
-    free = [job for job in jobs.values() if job.tag is None and job.id not in taken]
-    fits = _candidates([one for one in rest if not one.tagged], free, default_partition)
     ripe = {one.id for one in rest if one.at + WINDOW < looked}
-    pairs, left = _certain(fits)
+    free = [job for job in jobs.values() if job.tag is None and job.id not in taken]
+    may = _May.of([one for one in rest if not one.tagged], _Near(free, default_partition))
+    pairs, left = _certain(may.fits)
     joined += [Joined(one, jobs[number], "submission") for one, number in pairs.items() if one in ripe]
     found = {one.decision for one in joined}
-    unclear = set().union(*left.values()) & ripe
+    unclear = (may.crowded.union(*left.values()) - pairs.keys()) & ripe
+    spoilt = {job for job, decisions in left.items() if decisions & unclear}
+    if may.crowded & ripe:
+        spoilt |= may.crowd
     rest = [one for one in rest if one.id not in found]
     ambiguous = tuple(one for one in rest if one.id in unclear)
     rest = [one for one in rest if one.id not in unclear]
@@ -208,36 +86,88 @@ def join(
         ambiguous,
         tuple(one for one in rest if one.at + LOST_AFTER < looked),
         tuple(one for one in rest if one.at + LOST_AFTER >= looked),
-        frozenset(job for job, decisions in left.items() if decisions & unclear),
+        frozenset(spoilt),
     )
 
 
-def _candidates(pending: Iterable[Pending], jobs: Iterable[Submission], default: str) -> dict[str, set[int]]:
-    """Decision -> the jobs that may be its own."""
-    by_second: dict[int, list[Submission]] = {}
-    for job in jobs:
-        by_second.setdefault(int(job.submitted), []).append(job)
-    found: dict[str, set[int]] = {}
-    for one in pending:
-        seconds = range(int(one.at - _EARLY), int(one.at + WINDOW) + 1)
-        near = [job for second in seconds for job in by_second.get(second, ())]
-        gpus = _asked_gpus(one)
-        found[one.id] = {job.id for job in near if _fits(one, gpus, job, default)}
-    return found
+_Seconds: TypeAlias = dict[int, list[int]]
 
 
-def _asked_gpus(one: Pending) -> tuple[str, ...] | None:
-    """As `Submission.gpus`; None where it is not known what the job shows, or not understood what the user wrote."""
-    if one.gpus is None:
-        return None
-    try:
-        return tuple(_gpus(parse.tres(text or "")) for text in one.gpus)
-    except SlurmFormatError:
-        return None
+class _Near:
+    """Jobs by who submitted them, name and folder; those that are alike in all but their time in one group."""
+
+    def __init__(self, jobs: Iterable[Submission], default: str) -> None:
+        self._default = default
+        self._groups: dict[Submission, _Seconds] = {}
+        self._by_key: dict[tuple[int | str, str, str | None], list[Submission]] = {}
+        self._by_who: dict[int | str, list[Submission]] = {}
+        self._known: dict[Pending, list[_Seconds]] = {}
+        for job in jobs:
+            alike = replace(job, id=0, submitted=0.0)
+            seconds = self._groups.get(alike)
+            if seconds is None:
+                seconds = self._groups[alike] = {}
+                who = job.user if job.uid is None else job.uid
+                self._by_key.setdefault((who, job.name, job.work_dir), []).append(alike)
+                self._by_who.setdefault(who, []).append(alike)
+            seconds.setdefault(int(job.submitted), []).append(job.id)
+
+    def jobs(self, one: Pending) -> Iterator[list[int]]:
+        """The jobs that may have come of a decision, those of one second together."""
+        like = replace(one, id="", at=0.0)
+        groups = self._known.get(like)
+        if groups is None:
+            gpus = asked_gpus(one)
+            groups = self._known[like] = [
+                self._groups[job] for job in self._alike(one) if _fits(one, gpus, job, self._default)
+            ]
+        for seconds in groups:
+            for second in range(int(one.at - _EARLY), int(one.at + WINDOW) + 1):
+                if second in seconds:
+                    yield seconds[second]
+
+    def _alike(self, one: Pending) -> Iterator[Submission]:
+        for who in (one.uid, one.user):
+            if who is None:
+                continue
+            if one.name is None or one.work_dir is None:
+                yield from self._by_who.get(who, ())
+            else:
+                for folder in (clean(one.work_dir), None):
+                    yield from self._by_key.get((who, clean(one.name), folder), ())
+
+
+@dataclass(slots=True)
+class _May:
+    """`fits`: decision -> the jobs that may have come of it. `crowded` are decisions with too many of them or with some
+    of the `crowd`, the jobs of a burst, which nothing is concluded from.
+    """
+
+    fits: dict[str, set[int]] = field(default_factory=dict)
+    crowded: set[str] = field(default_factory=set)
+    crowd: set[int] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, pending: Iterable[Pending], near: _Near) -> _May:
+        """Look at each decision's jobs, bursts aside."""
+        may = cls()
+        bursts: dict[int, list[int]] = {}
+        for one in pending:
+            found = list(near.jobs(one))
+            if sum(map(len, found)) > _CROWD:
+                may.crowded.add(one.id)
+                bursts.update((id(jobs), jobs) for jobs in found)
+            else:
+                may.fits[one.id] = set().union(*found)
+        may.crowd = set().union(*bursts.values())
+        if may.crowd:
+            may.crowded |= {decision for decision, jobs in may.fits.items() if jobs & may.crowd}
+            may.fits = {decision: jobs - may.crowd for decision, jobs in may.fits.items()}
+        return may
 
 
 def _fits(one: Pending, gpus: tuple[str, ...] | None, job: Submission, default: str) -> bool:
-    """Nothing that both tell speaks against it."""
+    """Whether nothing that both tell, besides the time, speaks against it."""
     if job.uid is not None:
         if job.uid != one.uid:
             return False
@@ -251,14 +181,9 @@ def _fits(one: Pending, gpus: tuple[str, ...] | None, job: Submission, default: 
     if gpus is not None and job.gpus is not None and gpus != job.gpus:
         return False
     return all(
-        told is None or shown is None or _clean(told) == shown
+        told is None or shown is None or clean(told) == shown
         for told, shown in ((one.name, job.name), (one.work_dir, job.work_dir))
     )
-
-
-def _clean(text: str) -> str:
-    """Bytes that are no UTF-8 reach us as U+FFFD from the shim and as surrogates from Slurm's commands."""
-    return re.sub("[\ufffd\udc80-\udcff]+", "\ufffd", text)
 
 
 def _certain(fits: Mapping[str, set[int]]) -> tuple[dict[str, int], dict[int, set[str]]]:
@@ -272,16 +197,23 @@ def _certain(fits: Mapping[str, set[int]]) -> tuple[dict[str, int], dict[int, se
         for job in jobs:
             left.setdefault(job, set()).add(decision)
     found: dict[str, int] = {}
-    while True:
-        claims: dict[str, list[int]] = {}
-        for job, decisions in left.items():
-            if len(decisions) == 1:
-                claims.setdefault(next(iter(decisions)), []).append(job)
-        # Two jobs of one decision: one of them was not asked about, and nobody can say which
-        pairs = {decision: jobs[0] for decision, jobs in claims.items() if len(jobs) == 1}
-        if not pairs:
-            return found, left
-        found |= pairs
-        for job in pairs.values():
+    claims: dict[str, list[int]] = {}
+    single = [job for job, decisions in left.items() if len(decisions) == 1]
+    while single:
+        claimed = {}
+        for job in single:
+            (decision,) = left[job]
+            claims.setdefault(decision, []).append(job)
+            claimed[decision] = job
+        single = []
+        for decision, job in claimed.items():
+            # Two jobs of one decision: one of them was not asked about, and nobody can say which
+            if len(claims[decision]) > 1:
+                continue
+            found[decision] = job
             del left[job]
-        left = {job: rest for job, decisions in left.items() if (rest := decisions - pairs.keys())}
+            for other in fits[decision] & left.keys():
+                left[other].discard(decision)
+                if len(left[other]) == 1:
+                    single.append(other)
+    return found, left

@@ -25,8 +25,8 @@ from slurm_plugins.client.protocol import SlurmClient
 from slurm_plugins.client.runner import Runner
 from slurm_plugins.client.values import Node, Partition
 from slurm_plugins.decide.inventory import Inventory, build
-from slurm_plugins.service.joins import submissions
 from slurm_plugins.service.slurm_config import SlurmConfig, read_config
+from slurm_plugins.service.submitted import submissions
 from slurm_plugins.service.wire import Question, Report, decode_question, encode_report
 
 __all__ = ["Slurm", "look", "slurm_environment"]

@@ -10,7 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from slurm_plugins.service.counts import Counts
-from slurm_plugins.service.joins import LOST_AFTER, Joined, Pending, join
+from slurm_plugins.service.joins import LOST_AFTER, Joined, join
+from slurm_plugins.service.submitted import Pending
 from slurm_plugins.service.wire import Report
 
 __all__ = ["PendingJoins"]

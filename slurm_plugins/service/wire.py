@@ -17,7 +17,7 @@ import msgspec
 from site_configs.topology import Topology
 from slurm_plugins.decide.context import SlurmFacts
 from slurm_plugins.decide.inventory import Inventory, Kind, Pool
-from slurm_plugins.service.joins import Submission
+from slurm_plugins.service.submitted import Submission
 
 __all__ = ["Question", "Report", "decode_question", "decode_report", "encode_question", "encode_report"]
 

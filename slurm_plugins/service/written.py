@@ -26,7 +26,7 @@ def decision_line(request: Request, decision: Decision, at: float) -> bytes:
         "at": round(at, 6),
         "decision": decision.id,
         "mode": decision.mode,
-        "enforced": decision.mode == "enforce" and not decision.opted_out and decision.reject is None,
+        "enforced": _enforced(decision),
         "opted_out": decision.opted_out,
         "uid": request.uid,
         "asked": {name: value for name in _ASKED if (value := getattr(job, name)) is not None},
@@ -80,6 +80,12 @@ _ASKED = (
     "req_nodes",
     "exc_nodes",
 )
+
+
+def _enforced(decision: Decision) -> bool:
+    """Whether the answer held edits or variables."""
+    may = decision.mode == "enforce" and not decision.opted_out and decision.reject is None
+    return may and bool(decision.changes or decision.env)
 
 
 def _digest(request: Request) -> dict[str, Any] | None:

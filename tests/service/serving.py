@@ -21,7 +21,7 @@ from slurm_plugins.service.slurm_config import SlurmConfig
 from slurm_plugins.service.wire import Question, Report, decode_report, encode_report
 from tests.client.fake import FakeClient
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds to wait for what must come: a loaded machine is no failure."""
 
 SITE = 'cluster = "test"\n[policy]\nmode = "{mode}"\n'

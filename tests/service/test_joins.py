@@ -18,8 +18,9 @@ from slurm_plugins.decide.decision import Change, Decision
 from slurm_plugins.decide.request import Job as Asked
 from slurm_plugins.decide.request import Request
 from slurm_plugins.service.counts import Counts
-from slurm_plugins.service.joins import LOST_AFTER, WINDOW, Outcome, Pending, Submission, join, submissions
+from slurm_plugins.service.joins import LOST_AFTER, WINDOW, Outcome, join
 from slurm_plugins.service.pending import PendingJoins
+from slurm_plugins.service.submitted import Pending, Submission, submissions
 from slurm_plugins.service.wire import Report
 from slurm_plugins.service.written import decision_line
 
@@ -27,9 +28,9 @@ T = 1_800_000_000.0
 LATER = T + 60  # when Slurm was looked at: all that belongs to T can be seen
 
 
-def asked(name: str = "a", at: float = 0.3, **more: object) -> Pending:
+def asked(id_: str = "a", at: float = 0.3, **more: object) -> Pending:
     fields: dict[str, object] = {"uid": 1000, "name": "train", "partition": "gpu", "work_dir": "/home/u"}
-    return Pending(f"d-{name:0>16}", T + at, **fields | more)  # type: ignore[arg-type]
+    return Pending(f"d-{id_:0>16}", T + at, **fields | more)  # type: ignore[arg-type]
 
 
 def job(number: int = 7, at: float = 0.0, **more: object) -> Job:
@@ -268,6 +269,32 @@ def test_what_an_ambiguous_decision_left_is_not_given_to_the_next_one() -> None:
     assert counts.unjoined.value("ambiguous") == 2
 
 
+def test_a_burst_of_jobs_all_alike_is_given_up_and_costs_no_minutes() -> None:
+    """Compared each with each, these were a hundred million pairs."""
+    pending = [replace(asked(f"{number:x}", number / 1000)) for number in range(10_000)]
+    jobs = {
+        number: Submission(number, T + number // 1000, "train", 1000, "u", "gpu") for number in range(10_000)
+    }
+    found = join(pending, jobs, looked=LATER, default_partition="gpu")
+    assert (len(found.ambiguous), len(found.spoilt), found.joined) == (10_000, 10_000, ())
+
+
+def test_a_burst_takes_nothing_from_others() -> None:
+    pending = [asked(f"{number:x}", 0.3) for number in range(50)]
+    others = [asked("aaaa", 0.3, name="other"), asked("bbbb", 0.3, uid=1001), asked("cccc", 20.3)]
+    jobs = [job(100 + number) for number in range(50)]
+    theirs = [job(7, name="other"), job(8, uid=1001), job(9, at=20)]
+    assert joined([*pending, *others], [*jobs, *theirs]) == {"aaaa": 7, "bbbb": 8, "cccc": 9}
+
+
+def test_a_long_row_is_resolved_from_its_start() -> None:
+    pending = [asked(f"{number + 1:x}", number + 0.3) for number in range(2000)]
+    jobs = [job(1 + number, at=number) for number in range(2000)]
+    found = outcome(pending, jobs, looked=T + 3000)
+    assert all(int(one.decision[2:], 16) == one.job.id for one in found.joined)
+    assert len(found.joined) == 2000
+
+
 def test_a_burst_is_joined_while_questions_have_their_turn() -> None:
     joins, written, _ = waiting()
     jobs = []
@@ -323,12 +350,19 @@ def test_a_restart_takes_up_what_waits_and_nothing_else(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("mode", ["observe", "advise", "enforce"])
 @pytest.mark.parametrize("comment", [None, "site's own"])
 def test_a_decision_is_looked_for_alike_before_and_after_a_restart(mode: str, comment: str | None) -> None:
-    changes = () if comment else (Change("admin_comment", None, TAG),)
+    changes = (Change("min_nodes", None, 2),) if comment else (Change("admin_comment", None, TAG),)
     decision = Decision("d-000000000000000a", mode, changes)  # type: ignore[arg-type]
     what = request(array_inx="1-3", partition="gpu", user_name="u", admin_comment=comment)
     live = Pending.of(what, decision, T)
     assert live == Pending.of_record(json.loads(decision_line(what, decision, T)))
     assert live.tagged == (mode == "enforce" and not comment)
+    assert live.gpus == (None, "gres:gpu:8", None, None)
+
+
+def test_gpus_that_gsub_wrote_otherwise_are_not_compared() -> None:
+    decision = Decision("d-000000000000000a", "enforce", (Change("gres", "gres:gpu:8", "gpu:4"),))
+    live = Pending.of(request(), decision, T)
+    assert live.gpus is None and live == Pending.of_record(json.loads(decision_line(request(), decision, T)))
 
 
 def test_a_name_that_was_cut_is_not_compared() -> None:

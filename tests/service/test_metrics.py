@@ -163,4 +163,5 @@ def test_slow_and_many_readers_hold_nobody_up(tmp_path: Path, monkeypatch: pytes
             assert beyond.recv(10) == b""
         assert service.peer().ask()["mode"] == "observe"
         assert all(connection.recv(10) == b"" for connection in slow)  # their time is over
+        monkeypatch.setattr(http, "_SECONDS", PATIENCE)
         assert service.get("/metrics")[0] == 200
