@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from site_configs.devcluster import Cluster, ClusterSpec, DevClusterError, config, demo, supervisor
+from site_configs.devcluster import Cluster, ClusterSpec, DevClusterError, config, demo, gsubd, supervisor
 from site_configs.devcluster.machine import alive, locked, open_to_all, processes_with
 from site_configs.devcluster.spec import RELEASES, Paths, state_home
 from site_configs.site import load_site
@@ -64,12 +64,12 @@ def test_specification_survives_its_file():
     assert ClusterSpec.from_json(spec.to_json()) == spec
 
 
-@pytest.mark.parametrize("accounting", [True, False])
-def test_slurm_conf_declares_what_was_asked(accounting):
-    text = config.slurm_conf(
-        ClusterSpec(nodes=8, gpus=4, accounting=accounting), Paths(Path("/s")), config.Ports(20000), WHO
-    )
+@pytest.mark.parametrize(("accounting", "gsub"), [(True, True), (False, True), (True, False)])
+def test_slurm_conf_declares_what_was_asked(accounting, gsub):
+    spec = ClusterSpec(nodes=8, gpus=4, accounting=accounting, gsub=gsub)
+    text = config.slurm_conf(spec, Paths(Path("/s")), config.Ports(20000), WHO)
     lines = text.splitlines()
+    assert ("JobSubmitPlugins=lua" in lines) is gsub
     nodes = [line for line in lines if line.startswith("NodeName=")]
     assert len(nodes) == 2
     assert "NodeName=n[1-4] " in nodes[0]
@@ -98,6 +98,24 @@ def test_the_site_file_is_a_valid_one_and_agrees_with_slurm(tmp_path, policy):
     assert site.policy.mode == policy
     assert list(site.partitions) == ["gpu", "debug", "urgent"]
     assert {p.gpus_per_node for p in site.partitions.values()} == {2}
+    assert site.service.socket == str(paths.decision_socket)
+    assert site.service.url == "http://127.0.0.1:20003"
+
+
+def test_job_submit_lua_is_the_shipped_one_with_the_clusters_paths():
+    text = gsubd.job_submit_lua(Paths(Path("/s")))
+    assert '"/s/libexec/gsub/gsub.lua"' in text
+    assert 'socket = "/s/run/gsub/decision.sock"' in text
+    assert "/usr/libexec" not in text
+    # Nothing else is ours: line by line what a sysadmin would copy.
+    shipped = (
+        (REPOSITORY / "slurm_plugins/lua/job_submit.lua")
+        .read_text()
+        .replace("/usr/libexec/gsub", "/s/libexec/gsub")
+    )
+    assert {*text.splitlines()} - {*shipped.splitlines()} == {
+        'if gsub_ok then gsub.setup({ socket = "/s/run/gsub/decision.sock" }) end'
+    }
 
 
 def test_one_node_and_one_gpu_need_no_brackets():
@@ -109,7 +127,13 @@ def test_one_node_and_one_gpu_need_no_brackets():
 def test_ports_do_not_overlap():
     spec = ClusterSpec(nodes=8)
     ports = config.Ports(21000)
-    taken = [ports.slurmctld, ports.slurmdbd, ports.mariadb, ports.gsubd, *(ports.slurmd(i) for i in range(1, 9))]
+    taken = [
+        ports.slurmctld,
+        ports.slurmdbd,
+        ports.mariadb,
+        ports.gsubd,
+        *(ports.slurmd(i) for i in range(1, 9)),
+    ]
     assert sorted(taken) == list(range(21000, 21000 + config.Ports.count(spec)))
 
 
@@ -194,6 +218,35 @@ def test_release_is_the_one_asked_for(cluster):
     assert cluster.run(["slurmctld", "-V"]).stdout.split()[-1] == cluster.version
 
 
+def test_gsubd_decides_about_a_job_as_a_user_of_its_own(clean, user):
+    owner = (Path("/proc") / str(clean.daemons()["gsubd"])).stat().st_uid
+    assert owner == clean.daemon_user("gsub").uid
+    assert (owner in (0, clean.daemon_user("slurm").uid)) is (os.geteuid() != 0)
+
+    def asked(name: str) -> bool:
+        done = clean.run(["sbatch", "-G1", "-J", name, "--output=/dev/null", "--wrap=:"], user=user)
+        assert done.returncode == 0, done.stderr
+        return any(record.get("asked", {}).get("name") == name for record in clean.decisions())
+
+    _wait(lambda: asked("first"))
+    clean.restart("gsubd")
+    _wait(lambda: asked("second"))
+
+
+def test_a_site_file_is_taken_while_gsubd_runs(cluster):
+    before = cluster.paths.site.read_text()
+    reads = 'gsub_site_file_reads_total{result="%s"}'
+    try:
+        taken, failed = (gsubd.metric(cluster.ports, reads % word) or 0 for word in ("ok", "failed"))
+        cluster.write_site(before + "# again\n")
+        assert gsubd.metric(cluster.ports, reads % "ok") == taken + 1
+        cluster.write_site("no site")
+        assert gsubd.metric(cluster.ports, reads % "failed") == failed + 1
+    finally:
+        cluster.write_site(before)
+    assert gsubd.metric(cluster.ports, "gsub_site_file_ok") == 1
+
+
 def test_a_job_gets_its_gpus_and_is_accounted(clean, user):
     script = "#!/bin/sh\nsrun sh -c 'echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES $(id -un)'\n"
     home = clean.home(user)
@@ -242,10 +295,16 @@ def test_clusters_stand_side_by_side_and_go_without_a_trace(cluster):
     mounts = Path("/proc/mounts").read_text()
     other = Cluster.up(
         ClusterSpec(
-            name=f"side-{cluster.release}", nodes=2, gpus=1, slurm=cluster.spec.slurm, accounting=False
+            name=f"side-{cluster.release}",
+            nodes=2,
+            gpus=1,
+            slurm=cluster.spec.slurm,
+            accounting=False,
+            gsub=False,
         )
     )
     try:
+        assert set(other.daemons()) == {"munged", "slurmctld", "slurmd-n1", "slurmd-n2"}
         assert set(other.run(["sinfo", "-h", "-N", "-o", "%N"]).stdout.split()) == {"n1", "n2"}
         script = "#!/bin/sh\nsetsid sleep 12345 >/dev/null 2>&1 &\nsrun sleep 12345\n"
         job = other.run(["sbatch", "--parsable", "--output=/dev/null"], input=script).stdout.strip()

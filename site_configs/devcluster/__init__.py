@@ -4,7 +4,7 @@
 >>> cluster = Cluster.up(ClusterSpec(nodes=2))                         # doctest: +SKIP
 >>> cluster.run(["sinfo"]).stdout                                      # doctest: +SKIP
 
-From the shell: ``python -m site_configs.devcluster up|down|status|env|run``.
+From the shell: ``python -m site_configs.devcluster up|down|status|restart|env|run``.
 """
 
 from __future__ import annotations

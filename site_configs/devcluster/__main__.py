@@ -1,4 +1,4 @@
-"""`python -m site_configs.devcluster up|down|status|env|run`: a real Slurm on this machine."""
+"""`python -m site_configs.devcluster up|down|status|restart|env|run`: a real Slurm on this machine."""
 
 from __future__ import annotations
 
@@ -113,6 +113,15 @@ def status(name: str, as_json: bool) -> None:
     else:
         click.echo(f"cluster {name!r} is not up")
     sys.exit(0 if facts["up"] else 1)
+
+
+@main.command()
+@_name
+@click.argument("daemon")
+def restart(name: str, daemon: str) -> None:
+    """Restart one daemon: gsubd after a change to gsub, slurmctld, slurmdbd, slurmd-n3..."""
+    Cluster.find(name).restart(daemon)
+    click.echo(f"{daemon} is restarted")
 
 
 @main.command()

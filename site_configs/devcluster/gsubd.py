@@ -30,10 +30,11 @@ def argv(paths: Paths, ports: Ports) -> list[str]:
 def install_shim(paths: Paths) -> None:
     """Copy the shim, and write the job_submit.lua that calls it, each at once: slurmctld may read them now."""
     paths.libexec.mkdir(parents=True, exist_ok=True)
-    for part in sorted(_LUA.glob("*.lua")):
-        if part.name not in _BESIDE_SLURM_CONF:
-            _put(paths.libexec / part.name, part.read_text())
-    _put(paths.etc / "job_submit.lua", job_submit_lua(paths))
+    parts = [part for part in sorted(_LUA.glob("*.lua")) if part.name not in _BESIDE_SLURM_CONF]
+    fresh = [_put(paths.libexec / part.name, part.read_text()) for part in parts]
+    script = paths.etc / "job_submit.lua"
+    if not _put(script, job_submit_lua(paths)) and any(fresh):
+        script.touch()  # what makes slurmctld load all of it again
 
 
 def job_submit_lua(paths: Paths) -> str:
@@ -44,13 +45,15 @@ def job_submit_lua(paths: Paths) -> str:
     return before.replace("/usr/libexec/gsub", str(paths.libexec)) + setup + hook + rest
 
 
-def _put(path: Path, text: str) -> None:
+def _put(path: Path, text: str) -> bool:
+    """Write a file at once; whether it was another one before."""
     if path.exists() and path.read_text() == text:
-        return
+        return False
     fresh = path.with_suffix(".new")
     fresh.write_text(text)
     fresh.chmod(0o644)
     fresh.replace(path)
+    return True
 
 
 def answers(ports: Ports) -> bool:

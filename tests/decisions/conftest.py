@@ -81,8 +81,8 @@ def write_job_submit(cluster: Cluster, text: str) -> None:
 def touch(script: Path) -> None:
     """Have slurmctld load its script again at the next submission.
 
-    It does when the script's mtime, in whole seconds, is later than when it loaded the last one. A file's own
-    clock may be some milliseconds late, so the time is given; one in the future would load it at every submission.
+    It does when the script's mtime, in whole seconds, is later than that of the one it has. The clock that stamps
+    files may be some milliseconds late, so the time is given.
     """
     last = int(time.time())
     wait(lambda: int(time.time()) > last)
