@@ -12,9 +12,10 @@ from site_configs.hostlist import expand
 from site_configs.site_model import Locality, Partition, Policy, Site
 from site_configs.topology import Topology as Network
 from slurm_plugins.decide.context import Context, Knowledge, Workload
+from slurm_plugins.decide.ground import ground
 from slurm_plugins.decide.pipeline import decide
 from slurm_plugins.decide.request import Job, Request
-from slurm_plugins.decide.stages.topology import Topology
+from slurm_plugins.decide.stages.topology import Topology, intent
 from tests.decide import cluster
 from tests.decide.cluster import CLUSTERS, ENFORCE, big, nodes, partition
 
@@ -228,15 +229,53 @@ def test_a_second_look_changes_nothing():
     assert edits(on(2, req_switch=1, wait4switch=300), where) == {}
 
 
-def test_ten_thousand_nodes_are_counted_once_for_jobs_of_one_shape():
+def test_ten_thousand_nodes_are_counted_once():
+    """What a decision works out is kept by the leaf, and not for each job."""
     where = big()
     assert edits(on(16), where) == switches(1, 300)
-    assert edits(on(64), where) == switches(2, 300)
     pool = where.inventory.pool(None)
     assert pool is not None
     before = len(pool._memory)
-    assert edits(on(64, name="another"), where) == switches(2, 300)
-    assert len(pool._memory) == before
+    assert edits(on(64), where) == switches(2, 300)
+    assert edits(on(64, exc_nodes="g[00001-00003]"), where) == switches(2, 300)
+    assert edits(Job(tres_per_job="gres:gpu:999", **LONG), where) == switches(4, 300)
+    assert len(pool._memory) <= before + 2
+
+
+tops = st.lists(st.integers(0, 3), min_size=1, max_size=12)  # node -> its leaf
+
+
+@given(tops, tops, st.integers(1, 14), st.integers(1, 4), st.booleans(), st.sets(st.integers(0, 11)))
+def test_counts_by_the_leaf_are_those_of_the_topology(leaf_of, sizes, need, fabrics, by_gpus, gone):
+    """The k is `Topology.fewest_leaves`, over what the job may use."""
+    gpus = [1 + sizes[i % len(sizes)] for i in range(len(leaf_of))]
+    leaves: dict[str, list[str]] = {}
+    for i, leaf in enumerate(leaf_of):
+        leaves.setdefault(f"l{leaf}", []).append(f"n{i}")
+    network = Network.tree(leaves, {leaf: f"s{i % fabrics}" for i, leaf in enumerate(leaves)})
+    hosts = [host for i, count in enumerate(gpus) for host in nodes(f"n{i}", {"a100": count})]
+    found = cluster.inventory(hosts, [partition("gpu", f"n[0-{len(gpus) - 1}]", default=True)], network)
+    excluded = ",".join(f"n{i}" for i in sorted(gone) if i < len(gpus)) or None
+    asked: Any = {"tres_per_job": f"gres:gpu:{need}"} if by_gpus else {"min_nodes": need, "max_nodes": need}
+    job = Job(**{"tres_per_node": None if by_gpus else "gres:gpu:2", "exc_nodes": excluded, **asked})
+    request = Request(id=1, uid=1, job=job)
+    standing = ground(request, cluster.context(found, plugin="tree"))
+    free = {f"n{i}": count for i, count in enumerate(gpus) if i not in gone and (by_gpus or count >= 2)}
+    expected = network.fewest_leaves(free, gpus=need) if by_gpus else network.fewest_leaves(
+        free, nodes=need, gpus_per_node=2)  # fmt: skip
+    if standing is None:
+        assert not free
+        return
+    ((place, kinds),) = standing
+    got = intent(standing.shape, place, kinds)
+    assert (got and got.leaves) == expected
+    whole = ground(
+        Request(id=1, uid=1, job=Job(**{**asked, "tres_per_node": job.tres_per_node})), cluster.context(found)
+    )
+    assert whole is not None
+    ((place, kinds),) = whole
+    without = intent(whole.shape, place, kinds, frozenset(f"n{i}" for i in gone))
+    assert (without and without.leaves) == expected
 
 
 counts = st.none() | st.integers(0, 40)

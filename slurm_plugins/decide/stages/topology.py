@@ -17,8 +17,9 @@ How these behave was seen on 22.05.8, 24.11.5 and 26.05.5; block on 26.05.5.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from site_configs.hostlist import natural
@@ -26,7 +27,7 @@ from site_configs.topology import Topology as Network
 from slurm_plugins.decide.context import Context
 from slurm_plugins.decide.eligible import Place
 from slurm_plugins.decide.ground import Ground, ground, time_limit
-from slurm_plugins.decide.inventory import Kind
+from slurm_plugins.decide.inventory import Kind, Pool
 from slurm_plugins.decide.shape import Shape
 from slurm_plugins.decide.stage import NO_PROPOSAL, Change, Job, Note, Proposal, Request, Stage
 from slurm_plugins.decide.stages.avoid_nodes import to_avoid
@@ -75,51 +76,97 @@ def intent(
 ) -> Intent | None:
     """The fewest leaves that could ever hold the job, down nodes counted; None where no number of them can.
 
-    `without` are nodes that the job will not get.
-    With a range of nodes the job may grow to the most that it allows, as long as there are as many.
+    `without` are nodes that the job will not get. With a range of nodes the job may grow to the most that it allows, as
+    long as there are as many. The k is `Topology.fewest_leaves`, worked out from counts for each leaf: a cluster has
+    thousands of nodes, and tens of leaves.
     """
     pool = place.pool
-    if place.required:
-        # -w settles all of the place, or the leaves below which it cannot go.
-        found = _intent(shape, kinds, pool.topology, without)
-        spanned = len(pool.topology.leaves_of(place.required))
-        if found is None or len(place.required) >= (shape.nodes_low or 1):
-            return None
-        return replace(found, leaves=max(found.leaves, spanned), holding=())
-    own = {id(kind) for kind in pool.kinds}
-    if not all(id(kind) in own for kind in kinds):  # made for this request by its -x: not worth remembering
-        return _intent(shape, kinds, pool.topology, without)
-    # These live as long as the pool: their ids name them.
-    asked = (shape.gpu_type, shape.gpus, shape.gpus_per_node, shape.nodes_low, shape.nodes_high)
-    key = ("topology", tuple(map(id, kinds)), asked, without)
-    return pool.remember(key, lambda: _intent(shape, kinds, pool.topology, without))
-
-
-def _intent(shape: Shape, kinds: Iterable[Kind], topology: Network, without: frozenset[str]) -> Intent | None:
-    free = {
-        name: kind.gpus_of(shape.gpu_type) for kind in kinds for name in kind.nodes if name not in without
-    }
-    per_node = shape.gpus_per_node or 1
+    if len(place.required) >= (shape.nodes_low or 1):
+        return None  # -w says where
+    rooms = _rooms(pool, shape.gpu_type, kinds, without)
     fewest: int | None = None
     for nodes in (shape.nodes_high, shape.nodes_low):
         if fewest is None and nodes:
-            fewest = topology.fewest_leaves(free, nodes=nodes, gpus_per_node=per_node)
+            fewest = _fewest(pool, rooms, nodes, lambda room: room.nodes)
     if shape.gpus and not shape.gpus_per_node:
-        by_gpus = topology.fewest_leaves(free, gpus=shape.gpus)
+        by_gpus = _fewest(pool, rooms, shape.gpus, lambda room: room.gpus)
         fewest = max(fewest or 1, by_gpus) if by_gpus is not None else None
     if fewest is None:
         return None
-    rooms: dict[str, list[int]] = {}
-    for name, gpus in free.items():
-        if gpus >= per_node and (leaf := topology.leaf_of(name)) is not None:
-            rooms.setdefault(leaf, []).append(gpus)
-    need = shape.nodes_high or shape.nodes_low or 1
-    holding = (
-        leaf
-        for leaf, gpus_of in rooms.items()
-        if len(gpus_of) >= need and (shape.gpus_per_node or sum(gpus_of) >= (shape.gpus or 0))
-    )
+    if place.required:
+        return Intent(max(fewest, len(pool.topology.leaves_of(place.required))), len(rooms))
+    need, gpus = shape.nodes_high or shape.nodes_low or 1, 0 if shape.gpus_per_node else shape.gpus or 0
+    holding = (leaf for leaf, room in rooms.items() if room.nodes >= need and room.gpus >= gpus)
     return Intent(fewest, len(rooms), tuple(sorted(holding, key=natural)))
+
+
+@dataclass(slots=True)
+class _Room:
+    """What a leaf has for the job."""
+
+    nodes: int = 0
+    gpus: int = 0
+
+
+def _rooms(pool: Pool, gpu_type: str, kinds: tuple[Kind, ...], without: frozenset[str]) -> dict[str, _Room]:
+    rooms: dict[str, _Room] = {}
+    for kind in kinds:
+        gpus = kind.gpus_of(gpu_type)
+        for leaf, nodes in _leaves(pool, kind).items():
+            room = rooms.setdefault(leaf, _Room())
+            room.nodes += nodes
+            room.gpus += nodes * gpus
+        gone = without.intersection(_names(pool, kind)) if without else ()
+        for name in gone:
+            if (leaf_of := pool.topology.leaf_of(name)) is not None:
+                rooms[leaf_of].nodes -= 1
+                rooms[leaf_of].gpus -= gpus
+    return {leaf: room for leaf, room in rooms.items() if room.nodes}
+
+
+def _leaves(pool: Pool, kind: Kind) -> Mapping[str, int]:
+    """Leaf -> how many nodes of that kind are under it."""
+    if any(kind is own for own in pool.kinds):  # it lives as long as the pool: its id names it
+        return pool.remember(("topology", "leaves", id(kind)), lambda: _counted(pool.topology, kind.nodes))
+    # What -x or -w left of a kind: the whole one, less the few that are missing.
+    like = next((own for own in pool.kinds if _like(own) == _like(kind)), None)
+    if like is None:
+        return _counted(pool.topology, kind.nodes)
+    missing = _names(pool, like).difference(kind.nodes)
+    if len(missing) > kind.count:
+        return _counted(pool.topology, kind.nodes)
+    left = Counter(_leaves(pool, like))
+    left.subtract(_counted(pool.topology, missing))
+    return {leaf: count for leaf, count in left.items() if count}
+
+
+def _like(kind: Kind) -> tuple[object, ...]:
+    return kind.gpu_types, kind.cpus, kind.memory, kind.features
+
+
+def _names(pool: Pool, kind: Kind) -> frozenset[str]:
+    if any(kind is own for own in pool.kinds):
+        return pool.remember(("topology", "names", id(kind)), lambda: frozenset(kind.nodes))
+    return frozenset(kind.nodes)
+
+
+def _counted(topology: Network, names: Iterable[str]) -> Mapping[str, int]:
+    return Counter(leaf for name in names if (leaf := topology.leaf_of(name)) is not None)
+
+
+def _fewest(pool: Pool, rooms: Mapping[str, _Room], need: int, holds: Callable[[_Room], int]) -> int | None:
+    """As `Topology.fewest_leaves`: the largest leaves of one fabric first."""
+    fabrics = pool.remember(("topology", "fabrics"), lambda: pool.topology.fabrics)
+    answers = []
+    for fabric in fabrics:
+        left = need
+        sizes = sorted((holds(room) for leaf, room in rooms.items() if leaf in fabric), reverse=True)
+        for k, size in enumerate(sizes, start=1):
+            left -= size
+            if left <= 0:
+                answers.append(k)
+                break
+    return min(answers, default=None)
 
 
 def _compiled(
