@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gsub.argv import CommandLine
@@ -21,11 +21,12 @@ from slurm_plugins.decide.decision import Decision
 from slurm_plugins.decide.pipeline import decide
 from slurm_plugins.decide.plugins import all_stages
 from slurm_plugins.decide.request import Request
+from slurm_plugins.decide.stage import Stage
 from slurm_plugins.service.look import Slurm, slurm_environment
 from slurm_plugins.service.look import look as look_at
 from slurm_plugins.service.wire import Question
 
-__all__ = ["Explanation", "Part", "explain_submission"]
+__all__ = ["Explanation", "Part", "decided", "explain_submission"]
 
 _UNMADE = "d-0000000000000000"
 """The id of a decision that is not made, only explained."""
@@ -74,20 +75,30 @@ def explain_submission(line: CommandLine, environ: Mapping[str, str]) -> Explana
     context, problems = _look(Slurm.here(slurm_env), site or Site(cluster=""))
     account, unknown = _default_account(slurm_env, context.site)
     stages, wrong = all_stages()
-
-    def part(one: Component) -> Part:
-        asked = wants_gpu(one.request.job)
-        decision = decide(one.request, context, decision_id=_UNMADE, stages=stages) if asked else None
-        return Part(one.options, one.request, decision)
-
     found = components(line, script, environ, context.slurm.release, uid=os.getuid(), account=account)
     return Explanation(
         line,
         line.script or ("--wrap" if line.wrap is not None else "standard input"),
-        tuple(part(one) for one in found),
+        decided(found, context, stages),
         context,
         str(find_site(environ) or ""),
         (*problems, *unknown, *wrong),
+    )
+
+
+def decided(
+    found: Iterable[Component], context: Context, stages: Sequence[Stage] | None = None
+) -> tuple[Part, ...]:
+    """Each component with its decision."""
+    return tuple(
+        Part(
+            one.options,
+            one.request,
+            decide(one.request, context, decision_id=_UNMADE, stages=stages)
+            if wants_gpu(one.request.job)
+            else None,
+        )
+        for one in found
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gsub.explanation import Explanation, Part
 from gsub.render import count, duration
@@ -38,7 +38,7 @@ _MEBIBYTES: Final = ("memory_per_gpu", "memory_peak", "share", "cap")
 # --- for programs ---------------------------------------------------------------------------------------------------
 
 
-def facts(explanation: Explanation) -> dict[str, object]:
+def facts(explanation: Explanation) -> dict[str, Any]:
     """The explanation for `--json`."""
     context = explanation.context
     return {

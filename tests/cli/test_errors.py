@@ -93,13 +93,20 @@ WRONG = [
     (["good.sh"], {"GSUB_SITE": "no-such.toml"}, 2, "no-such.toml"),
     (["--dry-run", "--partition=nowhere", "good.sh"], {}, 1, "no such partition"),
     (["--dry-run", "missing.sh"], {}, 2, "cannot read the script missing.sh"),
+    (["explain", "missing.sh"], {}, 2, "cannot read the script missing.sh"),
+    (["explain", "-G1", "-t", "soon", "good.sh"], {}, 2, "cannot be explained"),
+    (["explain", "--json", "--mem=5X", "good.sh"], {}, 2, "cannot be explained"),
+    (["explain", "-M", "other", "good.sh"], {}, 2, "only jobs of this cluster"),
+    (["explain", "good.sh"], {"GSUB_SITE": "wrong-key.toml"}, 2, "wrong-key.toml"),
 ]
 
 
 def test_one_clear_error_each(clean: Cluster, user: str | None, folder: Path) -> None:
     for words, env, code, what in WRONG:
         for extra in ([], ["--json"]) if "--json" not in words else ([],):
-            done = clean.run(["gsub", *extra, *words], user=user, cwd=folder, env=env)
+            # ours stand anywhere ahead of SCRIPT, but behind the name of a command
+            told = [words[0], *extra, *words[1:]] if words[0] == "explain" else [*extra, *words]
+            done = clean.run(["gsub", *told], user=user, cwd=folder, env=env)
             said = f"{words} {env}: {done}"
             assert done.returncode == code, said
             lines = done.stderr.splitlines()
@@ -129,12 +136,13 @@ def test_controller_down(clean: Cluster, user: str | None, folder: Path) -> None
         # side by side: each waits as long as Slurm's commands do before they give up
         with ThreadPoolExecutor() as pool:
             asked = [["gsub", "good.sh"], ["gsub", "status"], ["gsub", "watch", "1"]]
-            submit, status, watch = pool.map(
+            asked.append(["gsub", "explain", "-G1", "good.sh"])
+            submit, status, watch, explain = pool.map(
                 lambda argv: clean.run(argv, user=user, cwd=folder, timeout=120), asked
             )
     finally:
         clean.start("slurmctld")
-    for done in (submit, status, watch):
+    for done in (submit, status, watch, explain):
         assert done.returncode == 1, done
         assert not done.stdout
         lines = done.stderr.splitlines()

@@ -1,0 +1,369 @@
+"""`gsub explain`: what it says, and that it is what gsubd decides."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from gsub.argv import split
+from gsub.cli import COMMANDS, help_text
+from gsub.commands.explain import explain
+from gsub.decide import components
+from gsub.explanation import Explanation, decided
+from gsub.explanation_view import MODES, facts, lines
+from gsub.remedies import explain as explained
+from gsub.sbatch import told
+from gsub.sbatch_options import Table
+from site_configs.devcluster import Cluster, config
+from site_configs.site_model import Mode, Policy, Site
+from slurm_plugins.client.values import Hosts, Node, NodeState, Partition, Tres
+from slurm_plugins.decide.context import Context, SlurmFacts
+from slurm_plugins.decide.decision import Change, Note, Proposal
+from slurm_plugins.decide.inventory import build
+from slurm_plugins.decide.request import Request
+from slurm_plugins.decide.stage import Stage
+
+# --- what it says ---------------------------------------------------------------------------------------------------
+
+NODES = [
+    Node(name=f"n{i}", state=NodeState.IDLE, cpus=64, memory=512 << 30, gres=Tres((("gres/gpu", 8),)))
+    for i in range(1, 5)
+]
+GPU = Partition(name="gpu", state="UP", is_default=True, nodes=Hosts("n[1-4]"))
+
+
+class Two(Stage):
+    """Two nodes, and a word."""
+
+    name = "two"
+
+    def decide(self, request: Request, context: Context) -> Proposal:
+        """Two changes that belong together, one of them without words."""
+        if request.job.num_tasks == 999:
+            return Proposal(reject="gsub: 999 tasks\nbecause\nask for fewer")
+        if request.job.num_tasks == 998:
+            raise ZeroDivisionError("a bug\x1b[31m")
+        note = Note(
+            "worth a wait",
+            inputs={"slowdown": 1.15, "slowdown_source": "site", "run_time": 7200, "runs": None, "wait": 300},
+        )
+        changes = (Change("min_nodes", 1, 2, "it fits\x1b]0;x\x07"), Change("max_nodes", None, 2))
+        return Proposal(changes, (note, Note("enough", inputs={"memory_per_gpu": 64000, "share": 64000})))
+
+
+def explained_as(
+    *words: str, mode: Mode = "observe", script: str = "#!/bin/sh\n", stages: Any = None
+) -> Explanation:
+    site = Site(cluster="c", policy=Policy(mode=mode))
+    context = Context(site, build(NODES, [GPU], site), SlurmFacts(release=(24, 11)))
+    line = split([*words, "train.sh"], Table.of_all())
+    found = components(line, script.encode(), {}, (24, 11), uid=1000)
+    parts = decided(found, context, stages or [Two()])
+    return Explanation(line, "train.sh", parts, context, "/etc/gsub/site.toml")
+
+
+def text(explanation: Explanation) -> str:
+    return "\n".join(lines(explanation))
+
+
+def test_each_change_with_before_after_and_reason():
+    said = text(explained_as("-G", "16", script="#!/bin/sh\n#SBATCH -t 5\n"))
+    assert said.startswith("Nothing was submitted.\n")
+    assert "cluster    c, Slurm 24.11, as it is now" in said
+    assert "--gpus=16 (command line), --time=5 (script line 2)" in said
+    head, row = (
+        line.split(maxsplit=2) for line in said.splitlines() if "because" in line or "it fits" in line
+    )
+    assert row[:2] == ["--nodes=2", "--nodes=1"] and row[2] == "it fits (two)"
+    assert head[-1].endswith("because")
+    assert "--nodes=1-2" not in said  # a change without words of its own is for the machine
+
+
+@pytest.mark.parametrize(
+    ("mode", "verb"), [("observe", "gsub would set"), ("advise", "gsub would set"), ("enforce", "gsub sets")]
+)
+def test_the_mode_and_what_it_means(mode, verb):
+    said = text(explained_as("-G", "16", mode=mode))
+    assert f"{mode}: {MODES[mode]}" in said and verb in said
+
+
+def test_notes_with_the_numbers_and_their_sources():
+    said = text(explained_as("-G", "16"))
+    assert "worth a wait (two)" in said
+    assert "slowdown 1.15 (site), run_time 2 h, wait 5 min" in said
+    assert "memory_per_gpu 62.5G, share 62.5G" in said
+    assert "runs" not in said
+
+
+def test_a_refusal_in_each_mode():
+    observed = explained_as("-G", "16", "-n", "999")
+    assert "would refuse it: 999 tasks" in text(observed) and "gsub: 999" not in text(observed)
+    refused = explained_as("-G", "16", "-n", "999", mode="enforce")
+    assert "refuses it: 999 tasks" in text(refused) and "ask for fewer" in text(refused)
+    assert refused.refused and facts(refused)["exit_code"] == 1
+
+
+def test_a_stage_that_fails_is_told():
+    said = text(explained_as("-G", "16", "-n", "998"))
+    assert "the stage two failed: ZeroDivisionError: a bug" in said and "finds nothing to change" in said
+
+
+def test_nothing_of_a_user_or_a_site_steers_a_terminal():
+    said = text(explained_as("-G", "16", "--comment=\x1b[31mred\x07", "-n", "998")) + text(
+        explained_as("-G", "1")
+    )
+    assert not set(said) & {"\x1b", "\x07"}
+
+
+def test_opting_out_is_said_and_how_it_is_done():
+    assert "gsub:off" in text(explained_as("-G", "16"))
+    left = explained_as("-G", "16", "--comment=gsub:off")
+    assert "leaves it as it is: the job says so" in text(left)
+    assert facts(left)["components"][0]["opted_out"] is True
+
+
+def test_a_job_without_gpus_is_left_alone():
+    explanation = explained_as("-n", "4")
+    assert "leaves it as it is: it asks for no GPU" in text(explanation)
+    assert facts(explanation)["components"][0]["looked_at"] is False
+
+
+def test_each_component_of_a_hetjob():
+    explanation = explained_as("-G", "16", ":", "-n", "4")
+    said = text(explanation)
+    assert (
+        said.index("Component 0") < said.index("it fits") < said.index("Component 1") < said.index("no GPU")
+    )
+    assert len(facts(explanation)["components"]) == 2
+
+
+def test_json_has_all_of_it():
+    found = json.loads(json.dumps(facts(explained_as("-G", "16", mode="enforce"))))
+    [part] = found["components"]
+    assert part["asked_for"] == {"gpus": {"value": "16", "source": "command line"}}
+    assert part["job"]["tres_per_job"] == "gres/gpu:16"
+    assert [(one["field"], one["before"], one["after"], one["stage"]) for one in part["changes"]] == [
+        ("min_nodes", 1, 2, "two"),
+        ("max_nodes", None, 2, "two"),
+    ]  # and not the id that a decision leaves in AdminComment
+    assert "GSUB_DECISION" not in part["set_env"]
+    assert part["notes"][0]["inputs"]["slowdown_source"] == "site"
+    assert part["mode"] == "enforce" and part["enforced"] is True and found["exit_code"] == 0
+
+
+def test_it_is_a_command():
+    assert "explain" in COMMANDS and "explain" in help_text()
+    said = CliRunner().invoke(explain, ["--help"])
+    assert said.exit_code == 0 and "Nothing is submitted" in said.output
+
+
+# --- what sbatch hands on of gsub's words ---------------------------------------------------------------------------
+
+
+def test_our_words_come_without_sbatchs_name():
+    said = "sbatch: gsub set --nodes=2: x\nsbatch: gsub: waits\nsbatch: gsubstitute\nsbatch: lua: y\n"
+    assert told(said).splitlines() == [
+        "gsub set --nodes=2: x",
+        "gsub: waits",
+        "sbatch: gsubstitute",
+        "sbatch: lua: y",
+    ]
+
+
+def test_our_refusal_is_one_error():
+    error = explained(
+        "sbatch: error: gsub: partition gpu has 16 GPUs, and the job asks for 999.\n"
+        "sbatch: error: Ask for at most 16.\n"
+        "sbatch: error: Batch job submission failed: Unspecified error\n"
+    )
+    assert error.lines() == [
+        "gsub: partition gpu has 16 GPUs, and the job asks for 999.",
+        "  try: Ask for at most 16.",
+    ]
+    assert error.exit_code == 1
+    assert explained("sbatch: error: gsub: no\nsbatch: error: Batch job submission failed: x\n").lines() == [
+        "gsub: no"
+    ]
+
+
+# --- on a real Slurm ------------------------------------------------------------------------------------------------
+
+LINES = [
+    ["-G", "16"],
+    ["-G", "24", "-t", "1:00:00"],
+    ["-G", "12", "-n", "12"],
+    ["-G", "64", "--ntasks-per-node=8", "-N", "8"],
+    ["-N", "2", "--gpus-per-node=8"],
+    ["-N", "2", "--gres=gpu:4", "--exclusive"],
+    ["-n", "16", "--gpus-per-task=1", "-c", "4"],
+    ["--ntasks-per-gpu=2", "-G", "8"],
+    ["-G", "2", "--cpus-per-gpu=2", "--mem-per-gpu=8G"],
+    ["-G", "8", "-c", "2", "--mem=16G"],
+    ["-G", "4", "-C", "leaf1"],
+    ["-G", "16", "--switches=1@5"],
+    ["-G", "9"],
+    ["-G", "9999"],
+    ["-G", "1", "-p", "debug,gpu"],
+    ["--gpus=16", "-a", "1-2"],
+]
+
+
+@pytest.fixture
+def folder(clean: Cluster, user: str | None) -> Path:
+    home = clean.home(user) / "explain"
+    clean.run(["mkdir", "-p", str(home)], user=user, check=True)
+    clean.run(["sh", "-c", f"printf '#!/bin/sh\\n:\\n' > {home}/t.sh"], user=user, check=True)
+    return home
+
+
+@pytest.fixture
+def gsub(clean: Cluster, user: str | None, folder: Path):
+    def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return clean.run(["gsub", *words], user=user, cwd=folder, env=env, timeout=90)
+
+    return run
+
+
+def recorded(cluster: Cluster, names: set[str]) -> dict[str, dict[str, Any]]:
+    """The decisions about the jobs of those names, once gsubd has written all of them down."""
+    deadline = time.monotonic() + 60
+    while True:
+        found = {
+            one["asked"]["name"]: one
+            for one in cluster.decisions()
+            if one["kind"] == "decision" and one["asked"].get("name") in names
+        }
+        if found.keys() == names:
+            return found
+        assert time.monotonic() < deadline, names - found.keys()
+        time.sleep(0.1)
+
+
+def test_it_explains_what_gsubd_decides(clean, user, folder, gsub):
+    before = len(clean.decisions())
+    explanations = {}
+    for number, words in enumerate(LINES):
+        done = gsub("explain", "--json", "-J", f"e{number}", *words, "t.sh")
+        assert done.returncode in (0, 1) and not done.stderr, done
+        explanations[f"e{number}"] = json.loads(done.stdout)["components"][0]
+    assert len(clean.decisions()) == before  # neither slurmctld nor gsubd was asked
+    assert not clean.run(["squeue", "-h"], check=True).stdout
+    for number, words in enumerate(LINES):
+        clean.run(["sbatch", "-H", "-J", f"e{number}", *words, "t.sh"], user=user, cwd=folder)
+    decided = recorded(clean, set(explanations))
+    changed = 0
+    for number, words in enumerate(LINES):
+        said, made = explanations[f"e{number}"], decided[f"e{number}"]
+        same = ("field", "before", "after", "reason", "stage")
+        told_changes = [tuple(change[key] for key in same) for change in said["changes"]]
+        assert told_changes == [tuple(change[key] for key in same) for change in made["changes"]], words
+        assert [note["text"] for note in said["notes"]] == [note["text"] for note in made["notes"]], words
+        assert (said["mode"], said["reject"], said["set_env"]) == (
+            made["mode"],
+            made["reject"],
+            made["env"],
+        ), words
+        assert said["failures"] == made["failures"] == [] and said["shape"] == made["facts"], words
+        changed += bool(told_changes)
+    assert changed >= 6
+
+
+def test_it_needs_no_service(clean, gsub):
+    with_service = gsub("explain", "--json", "-G", "16", "t.sh")
+    clean.stop("gsubd")
+    try:
+        without = gsub("explain", "--json", "-G", "16", "t.sh")
+    finally:
+        clean.start("gsubd")
+    assert without.returncode == 0
+    assert json.loads(without.stdout) == json.loads(with_service.stdout)
+    assert json.loads(without.stdout)["components"][0]["changes"]
+
+
+def test_exit_codes_and_forms(clean, user, gsub, folder):
+    plain = gsub("explain", "-G", "16", "t.sh")
+    assert plain.returncode == 0 and "gsub would set" in plain.stdout and not plain.stderr
+    never = gsub("explain", "-G", "9999", "t.sh")
+    assert never.returncode == 1 and "would refuse it" in never.stdout
+    assert gsub("explain", "-G", "16", "--wrap=hostname").returncode == 0
+    piped = clean.run(
+        ["gsub", "explain", "--json"], user=user, cwd=folder, input="#!/bin/sh\n#SBATCH -G 16\n", timeout=60
+    )
+    assert json.loads(piped.stdout)["components"][0]["asked_for"]["gpus"]["source"] == "script line 2"
+    silent = gsub("explain", "-G", "16", "t.sh", GSUB="off")
+    assert silent.returncode == 0 and "the job says so" in silent.stdout
+    nowhere = clean.run(
+        ["env", "-u", "GSUB_SITE", "gsub", "explain", "-G", "16", "t.sh"], user=user, cwd=folder, timeout=60
+    )
+    assert nowhere.returncode == 0 and "gsub observes" in nowhere.stdout
+    assert not clean.run(["squeue", "-h"], check=True).stdout
+
+
+@contextmanager
+def site(cluster: Cluster, text: str) -> Iterator[None]:
+    """Another site file for a while."""
+    before = cluster.paths.site.read_text()
+    cluster.write_site(text)
+    try:
+        yield
+    finally:
+        cluster.write_site(before)
+
+
+def site_text(cluster: Cluster, mode: Mode, more: str = "") -> str:
+    return config.site_toml(replace(cluster.spec, policy=mode), cluster.paths, cluster.ports) + more
+
+
+def test_what_was_said_at_submission(clean, user, folder, gsub):
+    """sbatch prints what gsub says on standard error, as "sbatch: gsub set ..."."""
+    with site(clean, site_text(clean, "enforce")):
+        plain = clean.run(["sbatch", "-H", "-G", "16", "t.sh"], user=user, cwd=folder)
+        assert "sbatch: gsub set --nodes=2" in plain.stderr  # what this release's sbatch does with it
+        done = gsub("-H", "-G", "16", "t.sh")
+        assert done.returncode == 0 and done.stdout.startswith("Submitted batch job ")
+        said = done.stderr.splitlines()
+        assert said and all(line.startswith("gsub set --") for line in said), said
+        changes = json.loads(gsub("explain", "--json", "-H", "-G", "16", "t.sh").stdout)["components"][0][
+            "changes"
+        ]
+        # one line a change
+        assert [line.split()[2] for line in said] == [one["option"] for one in changes if one["reason"]]
+
+        parsable = gsub("--parsable", "-H", "-G", "16", "t.sh")
+        assert parsable.stdout.strip().isdigit() and parsable.stderr.splitlines() == said
+        answer = json.loads(gsub("--json", "-H", "-G", "16", "t.sh").stdout)
+        assert answer["messages"] == said
+        estimate = json.loads(gsub("--dry-run", "--json", "-G", "16", "t.sh").stdout)
+        assert estimate["messages"] == said and "gsub" not in estimate["estimate"]
+
+        refused = gsub("-G", "9999", "t.sh")
+        assert refused.returncode == 1 and not refused.stdout
+        told_why = json.loads(gsub("explain", "--json", "-G", "9999", "t.sh").stdout)["components"][0][
+            "reject"
+        ]
+        assert refused.stderr.splitlines()[0] == told_why.splitlines()[0]
+        assert "sbatch says" not in refused.stderr
+
+
+def test_the_mode_of_an_account(clean, user, folder, gsub):
+    """The user's default account counts, as it does in slurmctld."""
+    if not clean.spec.accounting:
+        pytest.skip("a cluster without accounts")
+    account = clean.run(
+        ["sacctmgr", "-nP", "show", "user", user or "root", "format=DefaultAccount"], check=True
+    ).stdout.strip()
+    with site(clean, site_text(clean, "observe", f'\n[accounts.{account}]\nmode = "advise"\n')):
+        said = json.loads(gsub("explain", "--json", "-J", "acc", "-G", "16", "t.sh").stdout)
+        clean.run(["sbatch", "-H", "-J", "acc", "-G", "16", "t.sh"], user=user, cwd=folder, check=True)
+        made = recorded(clean, {"acc"})["acc"]
+    assert said["components"][0]["mode"] == made["mode"] == "advise"
+    assert account == made["asked"]["default_account"] == said["components"][0]["job"]["default_account"]
