@@ -184,6 +184,8 @@ class Asking(asyncio.Protocol):
 
     def _stalled(self) -> None:
         self._stall = None
+        if not (self._blocked or self._buffer):
+            return
         left = self._moved + _STALLED - self._loop.time()
         if left > 0:
             self._stall = self._loop.call_later(left, self._stalled)

@@ -136,6 +136,8 @@ def test_half_a_question_is_not_waited_for_without_end(
 ) -> None:
     monkeypatch.setattr(asking, "_STALLED", 0.2)
     silent, slow = service.peer(), service.peer()
+    silent.send(b"".join(question(id=number) for number in range(1, 101)))
+    assert [silent.read()["id"] for _ in range(100)] == list(range(1, 101))
     slow.send(b'{"v":1,')
     assert slow.ended()
     assert silent.ask()["mode"] == "observe"  # silence between questions has no limit
