@@ -239,7 +239,7 @@ def test_ten_thousand_nodes_are_counted_once():
     assert edits(on(64), where) == switches(2, 300)
     assert edits(on(64, exc_nodes="g[00001-00003]"), where) == switches(2, 300)
     assert edits(Job(tres_per_job="gres:gpu:999", **LONG), where) == switches(4, 300)
-    assert len(pool._memory) <= before + 2
+    assert len(pool._memory) <= before + 4  # an intent for each shape
 
 
 tops = st.lists(st.integers(0, 3), min_size=1, max_size=12)  # node -> its leaf

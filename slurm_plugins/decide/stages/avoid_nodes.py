@@ -6,13 +6,13 @@ from: never more than a tenth of a partition, and never so much that it could no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from site_configs.hostlist import MAX_NODES, HostlistError, expand, fold
+from site_configs.hostlist import MAX_NODES, expand, fold
 from slurm_plugins.decide.context import Context
 from slurm_plugins.decide.eligible import Place
 from slurm_plugins.decide.ground import Ground, ground
@@ -41,17 +41,28 @@ class AvoidNodes(Stage):
         """See `Stage.decide`."""
         if not _known(request, context) or (found := ground(request, context)) is None:
             return NO_PROPOSAL
-        chosen, left = _chosen(request, context, found)
+        choice = _chosen(request, context, found)
+        chosen, left = choice.nodes, choice.left
         notes: tuple[Note, ...] = ()
         if left:
-            text = f"{left} more should be avoided: a tenth of a partition is the most, and enough nodes must be left"
+            text = f"{left} more should be avoided: too many for a partition, the job, or the list that Slurm takes"
             notes = (Note(text, inputs={"avoided": len(chosen), "not_avoided": left}),)
-        return _proposal(request, chosen, notes)
+        if not chosen:
+            return Proposal(notes=notes)
+        why = {
+            node: why
+            for place in found.places
+            for node, why in context.knowledge.avoid(place.pool.name).items()
+        }
+        told = "; ".join(f"{node}: {why[node]}" for node in chosen[:_TOLD])
+        if len(chosen) > _TOLD:
+            told += f"; and {len(chosen) - _TOLD} more"
+        return Proposal((Change("exc_nodes", request.job.exc_nodes or None, choice.listed, told),), notes)
 
 
 def to_avoid(request: Request, context: Context, found: Ground) -> frozenset[str]:
     """The nodes that this stage will leave out: those before it count without them."""
-    return frozenset(_chosen(request, context, found)[0]) if _known(request, context) else frozenset()
+    return frozenset(_chosen(request, context, found).nodes) if _known(request, context) else frozenset()
 
 
 def _known(request: Request, context: Context) -> bool:
@@ -77,35 +88,71 @@ class _Room:
             self.gpus -= self.names[node]
 
 
-def _chosen(request: Request, context: Context, found: Ground) -> tuple[dict[str, str], int]:
-    """The nodes to leave out with their reasons, the worst first; and how many more should be, and are not."""
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The nodes to leave out, the worst first, as a list for Slurm; and how many more should be, and are not."""
+
+    nodes: tuple[str, ...] = ()
+    listed: str = ""
+    left: int = 0
+
+
+def _chosen(request: Request, context: Context, found: Ground) -> _Choice:
     pools = {place.pool.name: place.pool for place in found.places}
-    wanted = {node: why for name in pools for node, why in context.knowledge.avoid(name).items()}
+    wanted = tuple(dict.fromkeys(node for name in pools for node in context.knowledge.avoid(name)))
+    job = request.job
+    asked = (job.partition, job.features, job.prefer, job.req_nodes, job.exc_nodes)
+    # Most jobs ask for the same few shapes: folding a hundred names costs more than all else here.
+    return found.places[0].pool.remember(
+        ("avoid_nodes", found.shape, asked, wanted), lambda: _choice(request, context, found, wanted)
+    )
+
+
+def _choice(request: Request, context: Context, found: Ground, wanted: Sequence[str]) -> _Choice:
     required = {node for place in found.places for node in place.required}
     places = list(found)
     if request.job.prefer:
         # Slurm refuses a job whose --prefer no nodes could ever meet.
         preferred = ground(_as_constraint(request), context)
         if preferred is None:
-            return {}, 0
+            return _Choice()
         places += preferred
     rooms = [(place.pool.name, _room(found.shape, place, kinds, wanted)) for place, kinds in places]
-    allowed = {name: pool.nodes // PART for name, pool in pools.items()}
-    chosen: dict[str, str] = {}
+    allowed = {place.pool.name: place.pool.nodes // PART for place in found.places}
+    chosen: list[str] = []
     left = 0
-    for node, why in wanted.items():
+    for node in wanted:
         among = {name for name, room in rooms if node in room.names}
         if not among or node in required:
             continue
         if all(room.can_lose(node) for _, room in rooms) and all(allowed[name] for name in among):
-            chosen[node] = why
+            chosen.append(node)
             for _, room in rooms:
                 room.lose(node)
             for name in among:
                 allowed[name] -= 1
         else:
             left += 1
-    return chosen, left
+    fitting = _fitting(request.job.exc_nodes, chosen)
+    nodes = tuple(chosen[:fitting])
+    return _Choice(nodes, _together(request.job.exc_nodes, nodes), left + len(chosen) - fitting)
+
+
+def _fitting(stated: str | None, chosen: Sequence[str]) -> int:
+    """How many of the nodes, the worst first, fit the list that Slurm takes."""
+    low, high = 0, len(chosen)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if len(_together(stated, chosen[:middle])) <= _MAX_LIST:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _together(stated: str | None, chosen: Iterable[str]) -> str:
+    """--exclude with the user's nodes and ours. Raises HostlistError for a list that the user wrote wrongly."""
+    return fold({*(expand(stated, MAX_NODES) if stated else ()), *chosen})
 
 
 def _as_constraint(request: Request) -> Request:
@@ -113,7 +160,7 @@ def _as_constraint(request: Request) -> Request:
     return msgspec.structs.replace(request, job=job)
 
 
-def _room(shape: Shape, place: Place, kinds: tuple[Kind, ...], wanted: Mapping[str, str]) -> _Room:
+def _room(shape: Shape, place: Place, kinds: tuple[Kind, ...], wanted: Sequence[str]) -> _Room:
     # Which nodes of a kind are up is not known, so each that is left out is taken for one that is.
     return _Room(
         {
@@ -130,21 +177,3 @@ def _names(pool: Pool, kind: Kind) -> frozenset[str]:
     if any(kind is own for own in pool.kinds):  # it lives as long as the pool: its id names it
         return pool.remember(("avoid_nodes", id(kind)), lambda: frozenset(kind.nodes))
     return frozenset(kind.nodes)
-
-
-def _proposal(request: Request, chosen: Mapping[str, str], notes: tuple[Note, ...]) -> Proposal:
-    stated = request.job.exc_nodes
-    try:
-        before = set(expand(stated, MAX_NODES)) if stated else set()
-    except HostlistError:
-        return Proposal(notes=notes)
-    new = [node for node in chosen if node not in before]
-    if not new:
-        return Proposal(notes=notes)
-    together = fold({*before, *new})
-    if len(together) > _MAX_LIST:
-        return Proposal(notes=(*notes, Note("the list of nodes to exclude would be too long for Slurm")))
-    told = "; ".join(f"{node}: {chosen[node]}" for node in new[:_TOLD])
-    if len(new) > _TOLD:
-        told += f"; and {len(new) - _TOLD} more"
-    return Proposal((Change("exc_nodes", stated or None, together, told),), notes)

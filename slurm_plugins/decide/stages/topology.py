@@ -81,6 +81,17 @@ def intent(
     thousands of nodes, and tens of leaves.
     """
     pool = place.pool
+    if place.required or not all(any(kind is own for own in pool.kinds) for kind in kinds):
+        return _intent(
+            shape, place, kinds, without
+        )  # made for this request by its -x or -w: not worth remembering
+    asked = (shape.gpu_type, shape.gpus, shape.gpus_per_node, shape.nodes_low, shape.nodes_high)
+    key = ("topology", "intent", tuple(map(id, kinds)), asked, without)
+    return pool.remember(key, lambda: _intent(shape, place, kinds, without))
+
+
+def _intent(shape: Shape, place: Place, kinds: tuple[Kind, ...], without: frozenset[str]) -> Intent | None:
+    pool = place.pool
     if len(place.required) >= (shape.nodes_low or 1):
         return None  # -w says where
     rooms = _rooms(pool, shape.gpu_type, kinds, without)
