@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from random import Random
 from typing import Any
 
@@ -169,7 +170,7 @@ def anything(random: Random) -> Any:
     """A value of any kind that JSON knows."""
     kind = random.randrange(5)
     if kind == 0:
-        return random.choice(ODD)
+        return deepcopy(random.choice(ODD))  # whoever gets it may change it
     return text(random) if kind < 3 else number(random)
 
 
