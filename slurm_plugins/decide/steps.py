@@ -44,6 +44,9 @@ Edits: TypeAlias = Mapping[str, Value]
 
 # SRUN_CPUS_PER_TASK in its place before; read and seen in 22.05, gone in 24.11.
 _SRUN_READS_SLURM_CPUS: Final[Release] = (24, 11)
+# 26.05.5 lets `--gpus=4 -N 1` wait beside a node with 4 idle GPUs when one with 2 comes first; with --gres=gpu:4 it
+# starts. 24.11.5 and older start it either way; those between were not seen.
+_TOTAL_MISCOUNTED: Final[Release] = (25, 5)
 # "gres/gpu:4", where it was "gres:gpu:4": Slurm refuses a job for the wrong one.
 _SLASH: Final[Release] = (23, 11)
 
@@ -290,7 +293,8 @@ def complete(request: Request, edits: Edits, release: Release) -> dict[str, Valu
 
     sbatch counts a job's CPUs (`min_cpus`, `pn_min_cpus`) from its tasks and options before job_submit runs. With the
     old count a job gets too many CPUs or too few, is refused ("Requested node configuration is not available", 24.11
-    and 26.05) or waits for ever (24.11). What `edits` already says stays.
+    and 26.05) or waits for ever (24.11). A total of GPUs on one node is said by the node, too, where 26.05 would wait
+    otherwise. What `edits` already says stays.
     """
     full = dict(edits)
     job = request.job
@@ -308,6 +312,8 @@ def complete(request: Request, edits: Edits, release: Release) -> dict[str, Valu
         full.setdefault("min_cpus", job.min_cpus // scale[0] * scale[1])
     elif "num_tasks" in edits and job.min_cpus is not None:
         full.setdefault("min_cpus", tasks * (job.cpus_per_task or 1))
+    if "gres" not in full and _on_one_node(request, edits) and not (0, 0) < release < _TOTAL_MISCOUNTED:
+        full["gres"] = _bare(job.tres_per_job or "", "")
     for name in ("cpus_per_tres", "mem_per_tres"):
         if name in full:
             mark = "gres" + _mark(request, release)
@@ -315,6 +321,15 @@ def complete(request: Request, edits: Edits, release: Release) -> dict[str, Valu
     if "gres" in full:
         full["gres"] = _bare(str(full["gres"]), "")  # Lua's `gres` puts the prefix there itself
     return full
+
+
+def _on_one_node(request: Request, edits: Edits) -> bool:
+    """The edits put a job on one node that says how many GPUs it wants in all, and not how many on a node."""
+    job = request.job
+    if not {"min_nodes", "max_nodes"} & set(edits) or job.tres_per_node or job.tres_per_socket:
+        return False
+    nodes = [edits.get(name, getattr(job, name)) for name in ("min_nodes", "max_nodes")]
+    return nodes == [1, 1] and _gpus(job.tres_per_job) is not None
 
 
 def _number(edits: Edits, name: str) -> int | None:

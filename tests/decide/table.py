@@ -136,11 +136,12 @@ def _mib(size: str) -> int:
 
 
 def made(decision: Decision) -> dict[str, Value]:
-    """What was decided for the job itself: without AdminComment, and without the CPUs that go with other edits."""
+    """What was decided for the job itself: without AdminComment, and without what `steps` has go with other edits."""
+    along = {change.field for change in decision.changes if change.field == "gres" and not change.reason}
     return {
         name: value
         for name, value in decision.edits.items()
-        if name not in ("admin_comment", "min_cpus", "pn_min_cpus")
+        if name not in {"admin_comment", "min_cpus", "pn_min_cpus", *along}
     }
 
 

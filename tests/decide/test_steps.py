@@ -190,6 +190,28 @@ def test_fields_that_slurm_counts_with_follow(job, edits, full):
     assert complete(ask(**job), edits, OLD) == full
 
 
+ONE: dict[str, Value] = {"min_nodes": 1, "max_nodes": 1}
+
+
+@pytest.mark.parametrize(
+    ("job", "edits", "release", "gres"),
+    [
+        ({"tres_per_job": "gres/gpu:4"}, ONE, (26, 5), "gpu:4"),
+        ({"tres_per_job": "gres/gpu:a100:4"}, ONE, (0, 0), "gpu:a100:4"),
+        ({"tres_per_job": "gres/gpu:4", "min_nodes": 1}, {"max_nodes": 1}, (26, 5), "gpu:4"),
+        ({"tres_per_job": "gres:gpu:4"}, ONE, (24, 11), None),
+        ({"tres_per_job": "gres/gpu:4"}, {"min_nodes": 2, "max_nodes": 2}, (26, 5), None),
+        ({"tres_per_job": "gres/gpu:4"}, {"shared": 0}, (26, 5), None),
+        ({"tres_per_job": "gres/gpu:4", "tres_per_node": "gres/nvme:1"}, ONE, (26, 5), None),
+        ({"tres_per_job": "gres/gpu:4", "tres_per_socket": "gres/gpu:2"}, ONE, (26, 5), None),
+        ({"tres_per_job": "gres/nvme:4"}, ONE, (26, 5), None),
+        ({"tres_per_task": "gres/gpu=4"}, ONE, (26, 5), None),
+    ],
+)
+def test_a_total_on_one_node_is_said_by_the_node_too(job, edits, release, gres):
+    assert complete(ask(**job), edits, release) == {**edits, **({"gres": gres} if gres else {})}
+
+
 @pytest.mark.parametrize(
     ("job", "release", "spelled"),
     [

@@ -1,7 +1,7 @@
 """Where Slurm puts what was decided, and what a bare `srun` in the script then gets: through the real shim and gsubd.
 
-The cluster has 8 nodes of 8 GPUs, 64 CPUs and 512000 MiB on two leaf switches, and gives a job 8 CPUs for each GPU and
-8000 MiB for each CPU where it states neither. All jobs are submitted at once: they compete for it, and none may spread.
+The cluster has 8 nodes of 8 GPUs, 64 CPUs and 512000 MiB on two leaf switches: 8 CPUs and 64000 MiB for each GPU, where
+a job states neither. All jobs are submitted at once: they compete for it, and none may spread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from site_configs.hostlist import expand
 from tests.decisions.bare import SCRIPT, Step, records, steps, submit_marked
 from tests.decisions.conftest import wait
 
-GPUS, CPUS, CPUS_PER_GPU, MIB_PER_CPU = 8, 64, 8, 8000
+GPUS, CPUS, CPUS_PER_GPU, MIB_PER_GPU = 8, 64, 8, 64_000
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Want:
     """What a request must end as.
 
     `nodes`; on each of them `tasks` and `cpus` of the step (None: in proportion to the GPUs); `gpus` of the job on each
-    node, and of each task (`each`, None: all of its node's). `memory` on each node in MiB (None: by the CPUs). `whole`:
+    node, and of each task (`each`, None: all of its node's). `memory` on each node in MiB (None: by the GPUs, too). `whole`:
     the nodes are its own. `leaves`: so many leaf switches at most. `within`: nodes that it must keep to.
     """
 
@@ -72,7 +72,7 @@ WANTED: Mapping[str, Want] = {
     "task16": Want("-n16 --gpus-per-task=1", 2, 8, tasks=8, each=1, whole=True),
     "task6x2": Want("-n6 --gpus-per-task=2", 2, 6, tasks=3, each=2),
     "N2-task": Want("-N2 -n4 --gpus-per-task=1", 2, 2, tasks=2, each=1),
-    "per-gpu": Want("--gpus=4 --ntasks-per-gpu=2", 1, 4, tasks=8, each=1, cpus=8),
+    "per-gpu": Want("--gpus=4 --ntasks-per-gpu=2", 1, 4, tasks=8, each=1, cpus=8, memory=64_000),
     # CPUs and memory stated: kept
     "c4": Want("-n4 --gpus-per-task=2 -c4", 1, 8, tasks=4, each=2, cpus=16, told=4),
     "c20": Want("--gpus=4 -c20", 1, 4, cpus=20, told=20),
@@ -189,7 +189,7 @@ def test_a_bare_srun_gets_what_was_decided(ran, name):
         cpus = (CPUS if want.whole else want.gpus * CPUS_PER_GPU) if want.cpus is None else want.cpus
         assert set(step.cpus.values()) == {cpus}
         assert step.cpus_told == {want.told}
-        memory = cpus * MIB_PER_CPU if want.memory is None else want.memory
+        memory = (GPUS if want.whole else want.gpus) * MIB_PER_GPU if want.memory is None else want.memory
         assert step.tres == {
             "cpu": cpus * want.nodes,
             "gres/gpu": want.gpus * want.nodes,
@@ -220,6 +220,29 @@ def test_the_step_equals_the_decision(ran, name):
             if name_ in seen:
                 decided = int(value.rpartition(":")[2]) if name_.endswith("per_tres") else value
                 assert decided == seen[name_], name_
+
+
+def test_one_node_is_found_beside_a_fuller_one(enforcing, user):
+    """Closing a shape must not make a job wait: 26.05 looks no further than a node with too few idle GPUs."""
+    enforcing.clean()
+    folder = _folder(enforcing, user)
+    line = [
+        "sbatch",
+        "--parsable",
+        "--output=/dev/null",
+        "-t5",
+        "-wn1",
+        "--gpus-per-node=6",
+        "--wrap=sleep 300",
+    ]
+    filler = enforcing.run(line, user=user, check=True).stdout.strip()
+    wait(lambda: records(enforcing)[filler]["JobState"] == "RUNNING")
+    job = submit_marked(enforcing, ["-t5", f"--output={folder}/%j.out", "--gpus=4"], user=user, mark=_marked)
+    one = _collect(enforcing, [job], folder)[job]
+    enforcing.run(["scancel", filler], check=True)
+    assert len(one.nodes) == 1
+    assert one.nodes != ("n1",)
+    assert one.step.tres["gres/gpu"] == 4
 
 
 def test_what_cannot_be_even_stays_as_it_is(enforcing, user):
