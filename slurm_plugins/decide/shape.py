@@ -56,8 +56,6 @@ class Shape:
     nodes_low: int | None = None
     nodes_high: int | None = None
     """Nodes: what -N says, or what the rest implies. Both None: open."""
-    nodes_stated: bool = False
-    """-N was given."""
     gpus_per_node: int | None = None
     gpus_per_task: int | None = None
     tasks: int | None = None
@@ -187,7 +185,6 @@ def _shape(job: Job, env: Mapping[str, str] | None) -> Shape:
         types,
         low,
         high,
-        _positive(job.min_nodes) is not None or _positive(job.max_nodes) is not None,
         per_node,
         per_task,
         tasks,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from site_configs.site_model import Policy, Site
-from slurm_plugins.decide.context import Context
+from slurm_plugins.decide.context import Context, SlurmFacts
 from slurm_plugins.decide.pipeline import decide
 from slurm_plugins.decide.request import Request, with_edits
 from slurm_plugins.decide.shape import NotUnderstood, shape_of
@@ -53,6 +55,8 @@ TWO_LEAVES = [
     Row("--gpus=16 -n 2", grid(2, "gpu:8", 1, whole=True), "2 tasks on 2 nodes"),
     Row("--gpus=16 -n 4 -c 16", grid(2, "gpu:8", 2), "16 GPUs and 4 tasks evenly"),
     Row("--gpus=16 -n 16 --ntasks-per-socket=2", KEPT, "by socket, core or board"),
+    Row("--gpus=16 -n 16 --ntasks-per-core=1", KEPT, "by socket, core or board"),
+    Row("--gpus=4 --mincpus=100", KEPT, "none with the CPUs and memory"),
     Row("--gpus=16 -n 3", KEPT, "16 GPUs and 3 tasks do not divide evenly"),
     Row("--gpus=16 -n 1", KEPT, "16 GPUs and 1 task do not divide evenly"),
     Row("--gpus=4 -n 4", grid(1), "1 node x 4 GPUs"),
@@ -138,6 +142,7 @@ TWO_LEAVES = [
     Row("-w n[1-4] --gpus=16", grid(4, "gpu:4"), "4 nodes x 4 GPUs"),
     Row("-w n[1-4] --gpus=10", KEPT, "10 GPUs do not divide evenly over 4 nodes"),
     Row("-w n[1-4] -N 2 --gpus=16", KEPT, "different numbers of nodes"),
+    Row("-w n[1-3] -n 4 --gres=gpu:4", KEPT, "more nodes were asked for than its tasks need"),
     Row("-w n1 -N 2 --gpus=16", {"gres": "gpu:8", "shared": 0}),
     Row("-w m1 --gpus=4", KEPT, "which nodes it may use is not known"),
     Row("-x n[1-4] --gpus=32", grid(4, "gpu:8", whole=True)),
@@ -169,6 +174,13 @@ TWO_LEAVES = [
     Row("-N 2 --ntasks-per-node=4 --gpus-per-node=4 --mem=300G", KEPT, "", REPACK),
     Row("-N 4 --ntasks-per-node=2 --gpus-per-task=1", grid(1, each=8, whole=True), "repacked", REPACK),
     Row("-N 4 -n 8 --gpus=8", grid(1, whole=True), "repacked from 4 nodes to 1 node x 8 GPUs", REPACK),
+    Row(
+        "--gpus=16 --gpus-per-node=4 -n 16",
+        grid(2, "gpu:8", 8, whole=True),
+        "repacked from 4 nodes x 4",
+        REPACK,
+    ),
+    Row("-N 4 --ntasks-per-node=2 --gpus-per-node=2 --mincpus=20", KEPT, "", REPACK),
     Row("-N 4 -n 16 --gpus=16", grid(2, "gpu:8", 8, whole=True), "repacked from 4 nodes", REPACK),
     Row("-N 4 --gpus-per-node=2", KEPT, "how many tasks then run on each node is not stated", REPACK),
     Row("-N 2 --ntasks-per-node=8 --gpus-per-node=8", {"shared": 0}, "", REPACK),
@@ -186,6 +198,7 @@ MIXED = [
     Row("-p v100 --gpus=8", grid(2, "gpu:4", whole=True)),
     Row("-p v100,a100 --gpus=8", KEPT, "differ too much for one shape"),
     Row("-p v100,a100 --gpus=2", grid(1)),
+    Row("-p v100,a100 -N 8 --gpus=32", {"gres": "gpu:4", "shared": 0}),
     Row("-C small --gpus=8", grid(2, "gpu:4", whole=True)),
     Row("-C big&ib --gpus=8", grid(1, whole=True)),
     Row("-C small|big --gpus=8", grid(1, whole=True)),
@@ -321,6 +334,16 @@ def test_what_a_partition_allows_and_gives_unasked_counts(
     Row(words, edits).check(here, Gang())
 
 
+def test_what_the_cluster_gives_unasked_counts_where_the_partition_is_silent() -> None:
+    here = context(inventory(nodes("n[1-4]", {"": 8}), [partition("gpu", "n[1-4]", default=True)]))
+    for facts, edits in (
+        (SlurmFacts((22, 5), default_memory_per_cpu=1000), grid(1, whole=True)),
+        (SlurmFacts((22, 5), default_memory_per_cpu=16_000), grid(1)),
+        (SlurmFacts((22, 5), default_memory_per_node=600_000), KEPT),
+    ):
+        Row("--gpus=8", edits).check(dataclasses.replace(here, slurm=facts), Gang())
+
+
 def test_salloc_and_srun_get_their_nodes_too() -> None:
     decision = Row("--gpus=16", {}).decide(two_leaves(), Gang(), batch=False)
     assert made(decision) == grid(2, "gpu:8", whole=True)
@@ -332,6 +355,7 @@ def test_ten_thousand_nodes_of_one_kind_are_one_kind() -> None:
     Row("--gpus=80000", grid(10_000, "gpu:8", whole=True)).check(here, Gang())
     Row("--gpus=80001", KEPT, "no nodes that hold").check(here, Gang())
     Row("--gpus=79999", KEPT, "do not divide").check(here, Gang())
+    Row("--gpus=13", KEPT, "do not divide").check(here, Gang())
 
 
 # --- what holds for every request ------------------------------------------------------------------------------------

@@ -166,7 +166,7 @@ def _repack(ask: Ask, where: tuple[Place, ...]) -> Proposal | None:
     """
     job, shape = ask.job, ask.shape
     stated, tasks, memory = shape.nodes, shape.tasks, shape.memory_per_node
-    if stated is None or stated == 1 or not shape.gpus or not shape.nodes_stated:
+    if stated is None or stated == 1 or not shape.gpus:
         return None
     if job.req_nodes or job.tres_per_socket or shape.tasks_per_gpu is not None:
         return None
