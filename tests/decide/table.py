@@ -33,7 +33,8 @@ _PLAIN = {
 }  # fmt: skip
 _NUMBERS = {
     "ntasks-per-node": "ntasks_per_node", "cpus-per-task": "cpus_per_task", "sockets-per-node": "sockets_per_node",
-    "mincpus": "pn_min_cpus", "ntasks-per-socket": "ntasks_per_socket", "ntasks-per-core": "ntasks_per_core", "threads-per-core": "threads_per_core",
+    "mincpus": "pn_min_cpus", "ntasks-per-socket": "ntasks_per_socket", "ntasks-per-core": "ntasks_per_core",
+    "threads-per-core": "threads_per_core",
     "segment": "segment_size", "time": "time_limit",
 }  # fmt: skip
 _TRES = {"gpus": "tres_per_job", "gpus-per-node": "tres_per_node", "gres": "tres_per_node",
