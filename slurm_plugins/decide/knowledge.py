@@ -41,8 +41,19 @@ import msgspec
 from slurm_plugins.decide.context import Curve, Workload
 from slurm_plugins.decide.request import HEAD_BYTES, Request
 
-__all__ = ["AvoidRecord", "ClassRecord", "CurveRecord", "Profiles", "WorkloadRecord", "fingerprints", "load"]
+__all__ = [
+    "PROFILES",
+    "AvoidRecord",
+    "ClassRecord",
+    "CurveRecord",
+    "Profiles",
+    "WorkloadRecord",
+    "fingerprints",
+    "load",
+]
 
+PROFILES: Final = "profiles.jsonl"
+"""The file in the service's state folder; read when gsubd starts and when it takes its site file anew."""
 _MAX_LINE: Final = 64 * 1024
 _MAX_PROBLEMS: Final = 20
 

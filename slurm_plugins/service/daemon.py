@@ -15,6 +15,7 @@ from pathlib import Path
 
 from slurm_plugins.decide.context import Context
 from slurm_plugins.decide.decision import Decision
+from slurm_plugins.decide.knowledge import PROFILES, Profiles, load
 from slurm_plugins.decide.request import Request
 from slurm_plugins.decide.stage import Stage
 from slurm_plugins.service.asking import Connections
@@ -78,7 +79,9 @@ class Daemon:
         self.peers = Peers(options.allowed)
         user = slurm_user_of_file(self._env, site.taken.site.slurm.conf)
         self.peers.learn_slurm_user(uid_of(user or "slurm"))
-        self.desk = Desk(Context(site.taken.site), self.counts, stages=stages, done=self._decided)
+        self.desk = Desk(
+            Context(site.taken.site, knowledge=self._learnt()), self.counts, stages=stages, done=self._decided
+        )
         self.journal = Journal(options.state)
         self.joins = PendingJoins(self.journal.put, self.counts)
         self.joins.restore(tail(self.journal.path), time.time())
@@ -157,9 +160,21 @@ class Daemon:
         taken = self.site.read()
         self.counts.reloads.add("ok" if taken else "failed")
         if taken:
-            self.desk.context = replace(self.desk.context, site=self.site.taken.site)
+            self.desk.context = replace(
+                self.desk.context, site=self.site.taken.site, knowledge=self._learnt()
+            )
             _log.info("site file taken: %s", self.site.path or "there is none")
         self.polling.look_now()
+
+    def _learnt(self) -> Profiles:
+        """What the state folder holds of workloads and nodes; what of it cannot be used is left out, and said."""
+        try:
+            profiles, problems = load(self.options.state / PROFILES, self.site.taken.site.cluster)
+        except OSError as error:
+            profiles, problems = Profiles(), (str(error),)
+        for problem in problems:
+            _log.warning("left out: %s", problem)
+        return profiles
 
     # What can be seen from outside
 
