@@ -8,7 +8,6 @@ from slurm_plugins.decide.stage import Stage
 from slurm_plugins.decide.stages.avoid_nodes import AvoidNodes
 from slurm_plugins.decide.stages.gang import Gang
 from slurm_plugins.decide.stages.limits import Limits
-from slurm_plugins.decide.stages.limits import Limits
 from slurm_plugins.decide.stages.sensitivity import Sensitivity
 from slurm_plugins.decide.stages.topology import Topology
 
