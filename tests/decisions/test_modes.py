@@ -194,7 +194,7 @@ def test_gsub_says_what_sbatch_says(closed, user, enforcing):
     def once() -> bool:
         _, by_sbatch = submitted(closed, user)
         _, by_gsub = submitted(closed, user, program="gsub")
-        return bool(SET.search(by_sbatch)) and by_gsub == by_sbatch
+        return bool(SET.search(by_sbatch)) and by_gsub == by_sbatch.replace("sbatch: ", "")
 
     wait(once)
 
