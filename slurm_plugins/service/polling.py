@@ -7,8 +7,13 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from types import MappingProxyType
 
+import msgspec
+
+from site_configs.site_model import Site
 from slurm_plugins.decide.context import Context
+from slurm_plugins.decide.inventory import Inventory
 from slurm_plugins.service.counts import Counts
 from slurm_plugins.service.desk import Desk
 from slurm_plugins.service.errors import one_line
@@ -25,6 +30,8 @@ _SOON = 2.0
 """Seconds to the next look while there is no inventory yet; doubled each time."""
 _APART = 1.0
 """Seconds that a look asked for at once waits: several reasons for it make one."""
+_RENEW = 20
+"""Looks after which a partition is taken anew although it has not changed."""
 
 _log = logging.getLogger("gsubd")
 
@@ -57,6 +64,8 @@ class Polling:
         self._every = every
         self._now = asyncio.Event()
         self._said: dict[str, str] = {}
+        self._renewals = 0
+        self._built_for: Site | None = None
         self.answered: float | None = None
         """When the look began that the inventory is from, on the monotonic clock."""
 
@@ -96,8 +105,23 @@ class Polling:
         report = await self._lookout.look(
             Question(site=taken.text, site_path=self._site_path, jobs_since=since, user=user)
         )
+        report = await self._with_known_pools(report, taken.site)
         self._take(report, began)
         await self._joins.take(report, self._desk.context.inventory.default)
+
+    async def _with_known_pools(self, report: Report, site: Site) -> Report:
+        """The report with partitions that have not changed as they were: what stages have worked out for them stays.
+
+        Not for ever: what they remember is bounded, and users choose some of it.
+        """
+        known, seen = self._desk.context.inventory, report.inventory
+        self._renewals += 1
+        if seen is None:
+            return report
+        if self._renewals >= _RENEW or site is not self._built_for:
+            self._renewals, self._built_for = 0, site
+            return report
+        return msgspec.structs.replace(report, inventory=await asyncio.to_thread(_kept, known, seen))
 
     def _take(self, report: Report, began: float) -> None:
         self._say("looking at Slurm failed, what was known stays", report.error)
@@ -124,6 +148,15 @@ class Polling:
             self._said[what] = detail
         else:
             self._said.pop(what, None)
+
+
+def _kept(known: Inventory, seen: Inventory) -> Inventory:
+    """What was seen, made of the partitions that are known wherever they are equal."""
+    pools = {
+        name: known.pools[name] if known.pools.get(name) == pool else pool
+        for name, pool in seen.pools.items()
+    }
+    return replace(seen, pools=MappingProxyType(pools))
 
 
 def _summary(context: Context) -> str:

@@ -284,10 +284,15 @@ def good() -> Report:
     return look(Slurm(FakeClient(), config), Site(cluster="c"), QUESTION)
 
 
-def polled(lookout: Scripted | FakeLookout, looks: int, every: float = 0.01) -> tuple[Polling, Desk, Counts]:
+def polled(
+    lookout: Scripted | FakeLookout, looks: int, every: float = 0.01, desks: list[Desk] | None = None
+) -> tuple[Polling, Desk, Counts]:
     """Poll until there were so many looks."""
     counts = Counts()
     desk = Desk(Context(Site(cluster="c")), counts)
+    taken = Taken(Site(cluster="c"))
+    if desks is not None:
+        desks.append(desk)
 
     async def run() -> Polling:
         polling = Polling(
@@ -295,7 +300,7 @@ def polled(lookout: Scripted | FakeLookout, looks: int, every: float = 0.01) -> 
             desk,
             PendingJoins(lambda line: None, counts),
             counts,
-            site=lambda: Taken(Site(cluster="c")),
+            site=lambda: taken,
             site_path="",
             slurm_uid=lambda uid: None,
             every=every,
@@ -339,6 +344,29 @@ def test_a_later_look_replaces_the_whole() -> None:
     lookout = FakeLookout(Campus())
     _, desk, _ = polled(lookout, 1)
     assert set(desk.context.inventory.pools) == {"gpu", "old", "empty"}
+
+
+def test_a_partition_that_has_not_changed_keeps_what_was_worked_out_for_it_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changing = Campus()
+    lookout = FakeLookout(changing)
+    pools: list[Pool] = []
+
+    async def look_and_note(question: Question) -> Report:
+        if lookout.looks == 2:
+            monkeypatch.setattr(changing, "partitions", lambda: Campus.partitions(changing)[:2])
+        if (pool := desks[0].context.inventory.pools.get("gpu")) is not None:
+            pools.append(pool)
+        return await FakeLookout.look(lookout, question)
+
+    desks: list[Desk] = []
+    monkeypatch.setattr(lookout, "look", look_and_note)
+    monkeypatch.setattr("slurm_plugins.service.polling._RENEW", 8)
+    polled(lookout, 12, desks=desks)
+    objects = list(dict.fromkeys(map(id, pools)))
+    assert len(pools) >= 11 and len(objects) == 2  # renewed once
+    assert set(desks[0].context.inventory.pools) == {"gpu", "old"}  # what went is gone
 
 
 def test_of_jobs_only_what_can_belong_to_a_decision_is_kept() -> None:
