@@ -44,6 +44,9 @@ NEVER = {
         "The same 16 GPUs on 2 nodes: --nodes=2 --gpus-per-node=8"),
     "more, and no even way": (
         on(1, 13), "two-leaves", "gsub: no node of partition gpu has 13 GPUs: the most is 8. Ask for at most 8."),
+    "more, evenly on nodes that are not filled": (
+        on(1, 9), "two-leaves", "gsub: no node of partition gpu has 9 GPUs: the most is 8. "
+        "The same 9 GPUs on 3 nodes: --nodes=3 --gpus-per-node=3"),
     "more for each task": (
         Job(partition="gpu", num_tasks=2, tres_per_task="gres:gpu:9"), "two-leaves",
         "gsub: no node of partition gpu has 9 GPUs: the most is 8. Ask for at most 8."),

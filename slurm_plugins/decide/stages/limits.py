@@ -80,6 +80,12 @@ class _Case:
         """``--gpus-per-node=a100:8``'s value without the count."""
         return f"{self.shape.gpu_type} GPUs" if self.shape.gpu_type else "GPUs"
 
+    def has(self, nodes: int, gpus: int) -> bool:
+        """So many nodes of so many GPUs each."""
+        return (
+            sum(kind.count for kind in self.pool.kinds if kind.gpus_of(self.shape.gpu_type) >= gpus) >= nodes
+        )
+
     def kinds(self) -> Iterator[Kind]:
         """Kinds of nodes that have the GPUs."""
         return (kind for kind in self.pool.kinds if kind.gpus_of(self.shape.gpu_type) >= self.per_node)
@@ -122,9 +128,14 @@ def _gpus_on_a_node(case: _Case) -> str | None:
         helps = f"Partitions that have nodes with {case.per_node}: {_listed(elsewhere)}." if elsewhere else ""
         return _lines(f"no node of {case.where} has {case.asked}", helps)
     helps = f"Ask for at most {most}."
-    if case.shape.gpus and case.shape.gpus % most == 0 and case.shape.gpus // most > 1:
-        nodes = case.shape.gpus // most
-        helps = f"The same {case.shape.gpus} GPUs on {nodes} nodes: --nodes={nodes} --gpus-per-node={most}"
+    gpus = 0 if case.shape.gpus_per_task else case.shape.gpus or 0
+    even = (
+        nodes
+        for nodes in range(2, case.pool.nodes + 1)
+        if gpus % nodes == 0 and case.has(nodes, gpus // nodes)
+    )
+    if gpus and (nodes := next(even, 0)):
+        helps = f"The same {gpus} GPUs on {nodes} nodes: --nodes={nodes} --gpus-per-node={gpus // nodes}"
     return _lines(f"no node of {case.where} has {case.per_node} {case.asked}: the most is {most}", helps)
 
 
