@@ -151,10 +151,13 @@ def _tasks_of_gpus(fields: Fields, types: Iterable[_Gpus]) -> None:
     """--ntasks-per-gpu: tasks from GPUs; where no GPU is named, one a node."""
     each = _number(fields, "ntasks_per_tres")
     total = sum(_total(fields, gpus) for gpus in types)
+    tasks = _number(fields, "num_tasks")
     if total:
         fields["num_tasks"] = total * each
-    elif "num_tasks" not in fields:
-        if "min_nodes" not in fields:
+    elif tasks and tasks >= each and tasks % each:
+        raise NotationError(f"{tasks} tasks are no multiple of the {each} asked for each GPU")
+    elif not tasks:
+        if not _exact(fields):
             raise NotationError("--ntasks-per-gpu needs GPUs, nodes or tasks beside it")
         fields["num_tasks"] = _number(fields, "min_nodes") * each
 

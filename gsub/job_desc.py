@@ -25,6 +25,8 @@ WAIT: Final = "wait4switch"
 
 _TASK_TRES: Final = (23, 11)
 """From here on tres_per_task holds all that a task needs, CPUs too."""
+_ONE_PER_NODE: Final = (26, 5)
+"""From here on it takes --gpus-per-node or --gres=gpu."""
 _IMPLICIT_TASKS: Final = (23, 2)
 """From here on sbatch counts the tasks that follow from nodes x tasks per node, but does not state them."""
 
@@ -137,6 +139,8 @@ _ONE_OF: Final[tuple[tuple[Release, str, str], ...]] = (
     ((22, 5), "ntasks-per-gpu", "gpus-per-socket"),
     ((22, 5), "ntasks-per-gpu", "ntasks-per-node"),
     ((22, 5), "ntasks-per-gpu", "tres-per-task"),
+    ((22, 5), "ntasks-per-tres", "ntasks-per-node"),
+    ((22, 5), "ntasks-per-tres", "gpus-per-task"),
     ((22, 5), "cpus-per-gpu", "cpus-per-task"),
     ((22, 5), "mem", "mem-per-cpu"),
     ((22, 5), "mem", "mem-per-gpu"),
@@ -198,15 +202,17 @@ _HINTS: Final[Mapping[str, Mapping[str, int]]] = {
 def _geometry(options: Options, desc: JobDesc, release: Release) -> None:
     """Sockets, cores, threads, by themselves, by -B, or by a hint."""
     found: dict[str, Value] = {}
-    parts = [*(options.get("extra-node-info") or "").split(":"), "", ""]
-    for target, part in zip(_GEOMETRY, parts, strict=False):
-        name = target.replace("_", "-")
-        value = part if part not in ("", "*") else options.get(name)
-        if value is not None:
+    for name, value in options.items():
+        target = name.replace("-", "_")
+        if value is not None and target in _GEOMETRY:
             found[target] = _read(name, value, count)
+        elif value is not None and name == "extra-node-info":
+            parts = zip(_GEOMETRY, value.split(":"), strict=False)
+            found = {level: _read(name, part, count) for level, part in parts if part not in ("", "*")}
     hint = _HINTS.get(options.get("hint") or "", {})
-    # A hint and a geometry exclude each other (sbatch(1)): older releases drop the one, newer ones the other.
-    if hint and (not found or release < (26, 5)):
+    # A hint and a geometry exclude each other (sbatch(1)); which of the two counts differs.
+    against = found if release >= (26, 5) else {"threads_per_core"} & found.keys()
+    if hint and not against and "extra-node-info" not in options:
         found = dict(hint)
     desc.fields |= found
     if "threads_per_core" in found:
@@ -231,6 +237,8 @@ def _gpus(options: Options, desc: JobDesc, release: Release) -> None:
         node.append(_each(value, f"{gpu}:"))
     if (value := options.get("gres")) is not None and value.lower() != "none":
         node.append(_each(value, gpu.removesuffix("gpu")))
+    if len(node) > 1 and gpu in node[1] and release >= _ONE_PER_NODE:
+        raise NotationError("--gpus-per-node and --gres=gpu exclude each other")
     if node:
         desc.fields["tres_per_node"] = ",".join(node)
     if (value := options.get("cpus-per-gpu")) is not None:
@@ -266,6 +274,10 @@ def _tres_per_task(options: Options, desc: JobDesc) -> None:
         if any(name.startswith("gres/gpu") for name in names):
             raise NotationError("--tres-per-task=gres/gpu and --gpus-per-task exclude each other")
         kind, colon, number = value.rpartition(":")
+        if "," in value or not number.isdigit():
+            raise NotationError(
+                f"--gpus-per-task={value}: want NUMBER or TYPE:NUMBER, others are not read here"
+            )
         added.append(f"gres/gpu:{kind}={number}" if colon else f"gres/gpu={value}")
     if added or typed:
         desc.fields["tres_per_task"] = desc.env["SLURM_TRES_PER_TASK"] = ",".join(added + typed)
@@ -278,6 +290,7 @@ def _size(options: Options, desc: JobDesc, release: Release) -> None:
     """Nodes, tasks and CPUs, and what sbatch concludes from one about the other."""
     fields = desc.fields
     low, high = _nodes(options, desc, release)
+    stated_low = low
     tasks = desc.number("num_tasks")
     if tasks:
         counted = tasks
@@ -285,7 +298,7 @@ def _size(options: Options, desc: JobDesc, release: Release) -> None:
         if low is None and per_node and release >= _IMPLICIT_TASKS:
             low = -(-tasks // per_node)
         elif low is not None and tasks < low:
-            low = tasks
+            low = stated_low = tasks
         if high is not None:
             high = max(min(high, tasks), low or 0)
     else:
@@ -303,7 +316,7 @@ def _size(options: Options, desc: JobDesc, release: Release) -> None:
         desc.env["SLURM_CPUS_PER_TASK"] = str(cpus)
         fields["pn_min_cpus"] = max(desc.number("pn_min_cpus"), cpus)
     if "overcommit" in options:
-        fields["min_cpus"] = max(low or 0, 1)
+        fields["min_cpus"] = max(stated_low or 0, 1)
     elif low == 0 and not cpus:
         fields["min_cpus"] = 0
     else:

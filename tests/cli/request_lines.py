@@ -154,6 +154,14 @@ LINES = """
 -G 2 --hint=nomultithread
 -G 2 --hint=multithread -N 2
 -G 2 --hint=memory_bound
+-G 2 --hint=compute_bound --threads-per-core=2
+-G 2 --hint=compute_bound -B 2
+-G 2 --hint=multithread --cores-per-socket=4
+-G 2 -c 4 --threads-per-core=2 -B 2
+-c 8 -O --ntasks-per-node=4 -n 16 --gpus-per-task=1
+-n 3 --ntasks-per-gpu=2
+-N 1-4 --ntasks-per-gpu=2
+-n 2 --gpus-per-task=a100
 -G 2 -n 4 -m block:cyclic
 -G 2 -n 4 -m plane=2
 -G 2 -n 4 -m cyclic:*
