@@ -26,8 +26,8 @@ class Want:
     """What a request must end as.
 
     `nodes`; on each of them `tasks` and `cpus` of the step (None: in proportion to the GPUs); `gpus` of the job on each
-    node, and of each task (`each`, None: all of its node's). `memory` on each node in MiB (None: by the GPUs, too). `whole`:
-    the nodes are its own. `leaves`: so many leaf switches at most. `within`: nodes that it must keep to.
+    node, and of each task (`each`, None: all of its node's). `memory` on each node in MiB (None: by the GPUs, too).
+    `whole`: the nodes are its own. `leaves`: so many leaf switches at most. `within`: nodes that it must keep to.
     """
 
     options: str
@@ -85,7 +85,7 @@ WANTED: Mapping[str, Want] = {
     "mpg": Want("--gpus=4 --mem-per-gpu=10G --cpus-per-gpu=6", 1, 4, cpus=24, memory=40 * 1024),
     # where
     "exclusive": Want("--gpus=12 --exclusive", 2, 6, cpus=CPUS, whole=True),
-    "debug": Want("-p debug --gpus=12", 2, 6),
+    "debug": Want("-p debug -t30 --gpus=12", 2, 6),
     "w": Want("-w n3 --gpus=4", 1, 4, within="n3"),
     "x": Want("-x n[1,5] --gpus=10", 2, 5, within="n[2-4,6-8]"),
     "leaf": Want("-C leaf2 --gpus=12", 2, 6, within="n[5-8]"),
@@ -150,7 +150,8 @@ def ran(enforcing: Cluster, user: str | None) -> Iterator[dict[str, list[Ran]]]:
     jobs = {}
     for name, want in WANTED.items():
         output = f"{folder}/%A_%a.out" if "--array" in want.options else f"{folder}/%j.out"
-        line = ["-J", name, "-t5", f"--output={output}", *want.options.split()]
+        # so long that keeping it together is worth a wait
+        line = ["-J", name, "-t4:00:00", f"--output={output}", *want.options.split()]
         jobs[name] = submit_marked(enforcing, line, user=user, env=want.env, mark=_marked)
     found = _collect(enforcing, list(jobs.values()), folder)
     yield {
@@ -171,7 +172,7 @@ def test_slurm_places_it_as_decided(ran, enforcing, name):
     for one in ran[name]:
         assert len(one.nodes) == want.nodes
         assert set(one.nodes) <= set(expand(want.within))
-        assert len(_leaves(enforcing, one.nodes)) <= want.leaves
+        assert len(_leaves(enforcing, one.nodes)) <= want.leaves, one.edits
         assert one.step.job["gres/gpu"] == (GPUS if want.whole else want.gpus) * want.nodes
         if want.whole:
             assert one.step.job["cpu"] == CPUS * want.nodes
