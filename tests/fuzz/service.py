@@ -10,7 +10,7 @@ from typing import Any
 
 from slurm_plugins.decide.context import Context
 from slurm_plugins.decide.decision import MAX_SAY, MAX_SAY_BYTES, Decision
-from slurm_plugins.decide.edits import check, check_env
+from slurm_plugins.decide.edits import EditError, check, check_env
 from slurm_plugins.decide.request import Request, RequestError, parse_request
 from slurm_plugins.service.counts import Counts
 from slurm_plugins.service.desk import Desk
@@ -116,6 +116,6 @@ def run(count: int, seed: int) -> Service:
         line, context = questions.line(random), random.choice(service.contexts)
         try:
             service.ask(line, context)
-        except AssertionError as error:
+        except (AssertionError, EditError) as error:
             raise AssertionError(f"question {number} of seed {seed}: {error}") from error
     return service

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from slurm_plugins.decide.edits import check, check_env
+from slurm_plugins.decide.edits import EditError, check, check_env
 from slurm_plugins.decide.request import MAX_BYTES, Request, RequestError, parse_request
 from slurm_plugins.decide.steps import ENV_NAMES
 from tests.fuzz import answers
@@ -132,7 +132,7 @@ def run(lua: str, count: int, seed: int, first: int = 0) -> dict[str, int]:
         assert answer is not None, f"{where}: never asked ({outcome.result})"
         try:
             _check(answer, outcome)
-        except AssertionError as error:
+        except (AssertionError, EditError) as error:
             became = f"{outcome.changes} {outcome.env}"
             raise AssertionError(
                 f"{where}: {error}\n  answered: {answer.line[:2000]!r}\n  became: {became}"
