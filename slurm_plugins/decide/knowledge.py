@@ -31,6 +31,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -201,14 +202,19 @@ def fingerprints(request: Request) -> tuple[str, ...]:
     True
     """
     name = _DIGITS.sub("#", (request.job.name or "").strip())
-    text = _essence(request.script_head)
-    if not text:
-        return (f"name:{name}"[:256],) if name else ()
     # How long a script is tells apart those that only differ beyond what travels along.
-    tail = request.script_bytes if request.script_bytes > HEAD_BYTES else 0
-    body = hashlib.sha256(f"{tail}\n{text}".encode("utf-8", "replace")).hexdigest()[:32]
+    body = _digest(request.script_head, request.script_bytes if request.script_bytes > HEAD_BYTES else 0)
+    if not body:
+        return (f"name:{name}"[:256],) if name else ()
     both = hashlib.sha256(f"{body}\n{name}".encode("utf-8", "replace")).hexdigest()[:32]
     return f"script:{both}", f"text:{body}"
+
+
+@lru_cache(maxsize=32)  # stages ask for one request after the other, and sweeps submit one script many times
+def _digest(script: str, tail: int) -> str:
+    """Of what a script does; empty for one that does nothing."""
+    text = _essence(script)
+    return hashlib.sha256(f"{tail}\n{text}".encode("utf-8", "replace")).hexdigest()[:32] if text else ""
 
 
 def _essence(script: str) -> str:
