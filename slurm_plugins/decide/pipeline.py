@@ -248,7 +248,7 @@ def _lines(text: str) -> str:
 
 def _line(text: str) -> str:
     """One line that a terminal shows as it is: reasons may quote what a user or a site wrote."""
-    shown = "".join(char if char.isprintable() else "?" for char in text)
+    shown = text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
     while len(shown.encode("utf-8", "replace")) > MAX_SAY_BYTES:
         shown = shown[: min(len(shown) - 1, MAX_SAY_BYTES)]
     return shown

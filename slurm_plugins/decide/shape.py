@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from slurm_plugins.client.errors import SlurmFormatError
@@ -95,6 +96,10 @@ class Shape:
 NO_GPUS: Final = Shape()
 
 
+# Each stage asks for the shape, and users for the same few amounts.
+_tres: Final = lru_cache(maxsize=2048)(tres)
+
+
 def gpu_items(text: str | None) -> dict[str, int]:
     """Type -> GPUs of a tres text of any release; "" for GPUs without a type.
 
@@ -107,7 +112,7 @@ def gpu_items(text: str | None) -> dict[str, int]:
         return {}
     return {
         name.partition(":")[2]: count
-        for name, count in tres(text).items()
+        for name, count in _tres(text).items()
         if (name == "gres/gpu" or name.startswith("gres/gpu:")) and count
     }
 
