@@ -34,6 +34,7 @@ def mariadb_argv(paths: Paths, ports: Ports, user: str) -> list[str]:
         "--no-defaults",
         f"--user={user}",
         f"--datadir={paths.root}/spool/mariadb",
+        f"--tmpdir={paths.run}/mariadb",
         f"--socket={paths.run}/mariadb/socket",
         f"--pid-file={paths.run}/mariadb/pid",
         f"--port={ports.mariadb}",
@@ -55,6 +56,8 @@ def initialise(run: Run, paths: Paths, user: str) -> None:
             "--no-defaults",
             f"--user={user}",
             f"--datadir={paths.root}/spool/mariadb",
+            # two of them in one /tmp take each other's temporary tables away
+            f"--tmpdir={paths.run}/mariadb",
             "--skip-test-db",
             "--auth-root-authentication-method=normal",
             *_TUNING,
