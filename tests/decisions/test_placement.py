@@ -223,6 +223,52 @@ def test_the_step_equals_the_decision(ran, name):
                 assert decided == seen[name_], name_
 
 
+def test_a_job_waits_for_one_leaf_while_that_is_worth_it(enforcing, user):
+    enforcing.clean()
+    folder = _folder(enforcing, user)
+    first, second = (nodes[-1] for nodes in enforcing.spec.leaves.values())
+
+    def running(job: str) -> dict[str, str] | None:
+        record = records(enforcing)[job]
+        return record if record["JobState"] in {"RUNNING", "COMPLETED"} else None
+
+    def fill(node: str) -> str:
+        line = ["sbatch", "--parsable", "--output=/dev/null", "-t9:00:00", f"-w{node}", "--gpus-per-node=8"]
+        job: str = enforcing.run([*line, "--wrap=sleep 900"], user=user, check=True).stdout.strip()
+        return job
+
+    # one idle node is left in each leaf
+    fillers = {node: fill(node) for node in enforcing.spec.node_names if node not in (first, second)}
+    wait(lambda: all(running(job) for job in fillers.values()))
+    line = [
+        "sbatch",
+        "--parsable",
+        "-t4:00:00",
+        "--output=/dev/null",
+        "--gpus=16",
+        "--comment=gsub:off",
+        "--wrap=:",
+    ]
+    spread = enforcing.run(line, user=user, check=True).stdout.strip()
+    assert set(expand(wait(lambda: running(spread))["NodeList"])) == {first, second}, (
+        "without gsub it spreads"
+    )
+
+    line = ["-t4:00:00", f"--output={folder}/%j.out", "--gpus=16"]
+    job = submit_marked(enforcing, line, user=user, mark=_marked)
+    # The scheduler has passed it over once a later one of another partition ran.
+    line = ["sbatch", "--parsable", "-pdebug", "-t1", "--output=/dev/null", "--wrap=:"]
+    later = enforcing.run(line, user=user, check=True).stdout.strip()
+    wait(lambda: running(later))
+    assert records(enforcing)[job]["JobState"] == "PENDING"
+    neighbour = enforcing.spec.leaves["leaf2"][0]
+    enforcing.run(["scancel", fillers[neighbour]], check=True)
+    one = _collect(enforcing, [job], folder)[job]
+    enforcing.clean()
+    assert set(one.nodes) == {neighbour, second}
+    assert one.step.tasks_per_node == [1, 1]
+
+
 def test_one_node_is_found_beside_a_fuller_one(enforcing, user):
     """Closing a shape must not make a job wait: 26.05 looks no further than a node with too few idle GPUs."""
     enforcing.clean()
