@@ -129,7 +129,10 @@ def test_an_option_of_another_release_is_refused():
         components(split(["--segment=2", "t.sh"], Table.of_all()), b"#!/bin/sh\n", {}, (22, 5), uid=1)
 
 
-@pytest.mark.parametrize("words", [("--nodefile=x",), ("-m", "arbitrary", "-w", "n1"), ("-w", "./nodes")])
+@pytest.mark.parametrize(
+    "words",
+    [("--nodefile=x",), ("-m", "arbitrary", "-w", "n1"), ("-w", "./nodes"), ("-n1", "--gpus-per-task=a100")],
+)
 def test_what_is_not_read_here_is_not_guessed(words):
     with pytest.raises(UserError) as error:
         question("-G1", *words, "t.sh")
