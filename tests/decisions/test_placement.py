@@ -131,11 +131,14 @@ def _collect(cluster: Cluster, jobs: list[str], folder: Path) -> dict[str, Ran]:
     """Shown id -> what ran, of the jobs and their tasks and components."""
     seen = steps(cluster, jobs, folder)
     found = records(cluster)
-    decisions = {one["decision"]: one for one in cluster.decisions() if one["kind"] == "decision"}
-    return {
-        shown: Ran(step, found[shown], decisions[found[shown]["AdminComment"].removeprefix("gsub:")])
-        for shown, step in seen.items()
-    }
+    ids = {shown: found[shown]["AdminComment"].removeprefix("gsub:") for shown in seen}
+
+    def written() -> dict[str, dict[str, Any]] | None:
+        known = {one["decision"]: one for one in cluster.decisions() if one["kind"] == "decision"}
+        return known if known.keys() >= set(ids.values()) else None
+
+    decisions = wait(written)
+    return {shown: Ran(step, found[shown], decisions[ids[shown]]) for shown, step in seen.items()}
 
 
 def _marked(comment: str) -> bool:
