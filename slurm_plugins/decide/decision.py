@@ -106,9 +106,8 @@ class Decision:
         return {change.field: change.after for change in self.changes}
 
     def answer(self, request_id: int) -> bytes:
-        """The line for the shim: edits only in enforce, words only from advise on."""
+        """The line for the shim: edits only in enforce."""
         enforced = self.mode == "enforce" and not self.opted_out
-        speaks = self.mode != "observe" and not self.opted_out
         return (
             _ENCODER.encode(
                 {
@@ -118,7 +117,7 @@ class Decision:
                     "mode": self.mode,
                     "edits": self.edits if enforced and self.reject is None else {},
                     "env": dict(self.env) if enforced and self.reject is None else {},
-                    "say": list(self.say) if speaks else [],
+                    "say": list(self.say) if not self.opted_out else [],
                     "reject": self.reject if enforced else None,
                 }
             )

@@ -65,16 +65,21 @@ def decide(
     if request.opted_out:
         return Decision(decision_id, mode, opted_out=True)
     if not context.inventory:
-        return Decision(decision_id, mode, notes=(Note("what the cluster has is not known yet", "pipeline"),))
+        return _undecided(request, decision_id, mode, "what the cluster has is not known yet")
     if unknown := sorted(set(request.cut) - _UNREAD):
         why = f"not looked at: {', '.join(unknown[:3])} is longer than what travels to gsub"
-        return Decision(decision_id, mode, notes=(Note(why, "pipeline"),))
+        return _undecided(request, decision_id, mode, why)
     run = _Run(request, context)
     for stage in stages:
         run.take(stage)
         if run.reject is not None:
             break
     return run.decision(decision_id, mode)
+
+
+def _undecided(request: Request, decision_id: str, mode: Mode, why: str) -> Decision:
+    notes = (Note(why, "pipeline"),)
+    return Decision(decision_id, mode, notes=notes, say=_say((), notes, None, mode, request.opted_in))
 
 
 def mode_for(request: Request, context: Context) -> Mode:
@@ -145,7 +150,7 @@ class _Run:
 
     def decision(self, decision_id: str, mode: Mode) -> Decision:
         changes, env = tuple(self.changes), dict(self.env)
-        say = _say(changes, self.notes, self.reject, mode)
+        say = _say(changes, self.notes, self.reject, mode, self.asked.opted_in)
         if mode == "enforce" and self.reject is None:
             # The id travels with the job, so that what it does later finds what was decided.
             if self.asked.batch:
@@ -230,14 +235,19 @@ def sentence(change: Change) -> str:
     return f"{option(change.field, change.after)} ({was}): {change.reason}"
 
 
-def _say(changes: Sequence[Change], notes: Sequence[Note], reject: str | None, mode: Mode) -> tuple[str, ...]:
-    if mode == "observe":
+def _say(
+    changes: Sequence[Change], notes: Sequence[Note], reject: str | None, mode: Mode, asked: bool
+) -> tuple[str, ...]:
+    """The lines for the user. `asked`: they want to hear of all, in observe too, and that there is nothing to change."""
+    if mode == "observe" and not asked:
         return ()
     if reject is not None:
         return tuple(reject.splitlines())
     verb = "set" if mode == "enforce" else "would set"
     lines = [_line(f"gsub {verb} {sentence(change)}") for change in changes if change.reason]
-    lines += [_line(f"gsub: {note.text}") for note in notes if note.advice]
+    if asked and not lines:
+        lines = [f"gsub: nothing to change about this job (mode {mode})"]
+    lines += [_line(f"gsub: {note.text}") for note in notes if note.advice or asked]
     return tuple(lines[:MAX_SAY])
 
 

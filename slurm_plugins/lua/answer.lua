@@ -62,14 +62,12 @@ end
 function M.plan(answer, batch)
   if not MODES[answer.mode] then
     return nil, "an unknown mode"
-  elseif answer.mode == "observe" then
-    return { edits = {}, env = {}, say = {} }
   end
   local plan = { edits = {}, env = {}, say = json.is_list(answer.say) and checked_lines(answer.say, 8) }
   if not plan.say then
     return nil, "a message that cannot be shown"
-  elseif answer.mode == "advise" then
-    return plan
+  elseif answer.mode ~= "enforce" then
+    return plan -- words only; in observe for who asked for them
   end
   if answer.reject ~= json.NULL and answer.reject ~= nil then
     if type(answer.reject) ~= "string" then

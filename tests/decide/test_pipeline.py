@@ -208,6 +208,23 @@ def test_observe_sends_nothing() -> None:
     assert (sent["edits"], sent["env"], sent["say"], sent["reject"]) == ({}, {}, [], None)
 
 
+@pytest.mark.parametrize("mode", ["observe", "advise", "enforce"])
+def test_who_asks_hears_all(mode: Mode) -> None:
+    verb = "set" if mode == "enforce" else "would set"
+    words = [
+        f"gsub {verb} --nodes=2 (not stated before): two are better",
+        "gsub: worth a line",
+        "gsub: for explain",
+    ]
+    for asking in (ask(comment="x,gsub:explain"), ask(env={"GSUB": "Explain"})):
+        sent = answer(run(asking, stage("all", _ALL), mode=mode))
+        assert sent["say"] == words
+        assert bool(sent["edits"]) == (mode == "enforce")
+        assert answer(run(asking, mode=mode))["say"] == [
+            f"gsub: nothing to change about this job (mode {mode})"
+        ]
+
+
 def test_advise_says_what_it_would_do() -> None:
     sent = answer(run(ask(), stage("all", _ALL), mode="advise"))
     assert (sent["edits"], sent["env"], sent["reject"]) == ({}, {}, None)

@@ -94,8 +94,8 @@ def test_what_went_wrong_is_told_from_then_on(shim: Shim, service: Service) -> N
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"mode": "observe"}, False),
-        ({"mode": "observe", "reject": "no"}, False),
+        ({"mode": "observe", "say": []}, False),
+        ({"mode": "observe", "reject": "no"}, True),
         ({"mode": "advise"}, True),
         ({"mode": "advise", "reject": "no"}, True),
     ],
