@@ -238,7 +238,7 @@ def sentence(change: Change) -> str:
 def _say(
     changes: Sequence[Change], notes: Sequence[Note], reject: str | None, mode: Mode, asked: bool
 ) -> tuple[str, ...]:
-    """The lines for the user. `asked`: they want to hear of all, in observe too, and that there is nothing to change."""
+    """The lines for the user. `asked`: they want to hear of all, in observe too, even that nothing changes."""
     if mode == "observe" and not asked:
         return ()
     if reject is not None:

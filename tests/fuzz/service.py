@@ -79,7 +79,8 @@ class Service:
             raise WrongError(f"the answer to another question: {answer}", line)
         if answer["mode"] != "enforce" and (answer["edits"] or answer["env"] or answer["reject"] is not None):
             raise WrongError(f"a job is changed in {answer['mode']}: {answer}", line)
-        if (answer["mode"] == "observe" or request.opted_out) and (answer["say"] or answer["edits"]):
+        silent = request.opted_out or (answer["mode"] == "observe" and not request.opted_in)
+        if silent and (answer["say"] or answer["edits"]):
             raise WrongError(f"said where nothing should be: {answer}", line)
         for name, value in answer["edits"].items():
             check(name, value)
