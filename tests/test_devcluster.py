@@ -114,7 +114,7 @@ def test_job_submit_lua_is_the_shipped_one_with_the_clusters_paths():
         .replace("/usr/libexec/gsub", "/s/libexec/gsub")
     )
     assert {*text.splitlines()} - {*shipped.splitlines()} == {
-        'if gsub_ok then gsub.setup({ socket = "/s/run/gsub/decision.sock" }) end'
+        'if gsub_ok then gsub_shim.setup({ socket = "/s/run/gsub/decision.sock" }) end'
     }
 
 

@@ -41,7 +41,7 @@ def job_submit_lua(paths: Paths) -> str:
     """The shipped example, with this cluster's paths for those of an ordinary installation."""
     text = (_LUA / "job_submit.lua").read_text()
     before, hook, rest = text.partition("function slurm_job_submit")
-    setup = f'if gsub_ok then gsub.setup({{ socket = "{paths.decision_socket}" }}) end\n\n'
+    setup = f'if gsub_ok then gsub_shim.setup({{ socket = "{paths.decision_socket}" }}) end\n\n'
     return before.replace("/usr/libexec/gsub", str(paths.libexec)) + setup + hook + rest
 
 

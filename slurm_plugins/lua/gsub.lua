@@ -105,13 +105,20 @@ local function declined_by(variable)
   return type(variable) == "string" and string.match(string.lower(variable), "^%s*(.-)%s*$") == "off"
 end
 
--- Of a heterogeneous job only the first component brings its environment: its word goes for those behind it. By uid.
-local lead_declined, NO_OFFSET = {}, 0xfffffffe
+-- Of a heterogeneous job only the first component brings its environment: its word goes for those behind it, which
+-- follow within milliseconds. By uid, since when. The components of two such jobs of one user may come mixed, and nothing
+-- tells them apart: for a moment all of that user's pass, for a missed improvement is better than an unwanted one.
+local lead_declined, NO_OFFSET, MOMENT = {}, 0xfffffffe, 1
+
+local function declined_by_lead(user)
+  local since = lead_declined[user]
+  return since and wire.now() - since < MOMENT
+end
 
 local function consider(job, submit_uid)
   local offset = job.het_job_offset
-  if offset == 0 then
-    lead_declined[job.user_id] = type(job.script) == "string" and declined_by(job.environment["GSUB"]) or nil
+  if offset == 0 and type(job.script) == "string" and declined_by(job.environment["GSUB"]) then
+    lead_declined[job.user_id] = wire.now()
   end
   if not M.wants_gpu(job) or declined_in(job.comment) or not may_ask() then
     return slurm.SUCCESS
@@ -119,7 +126,7 @@ local function consider(job, submit_uid)
   local script = job.script
   if type(script) ~= "string" then
     script = nil -- salloc and srun: they do not send their environment either
-    if offset and offset > 0 and offset < NO_OFFSET and lead_declined[job.user_id] then
+    if offset and offset > 0 and offset < NO_OFFSET and declined_by_lead(job.user_id) then
       return slurm.SUCCESS
     end
   elseif declined_by(job.environment["GSUB"]) then

@@ -32,6 +32,7 @@ end
 local close = M.close
 
 -- slurmctld throws the whole Lua state away when job_submit.lua is touched: the descriptor must go with it.
+local newproxy = rawget(_G, "newproxy") -- a site's strict.lua raises for a global that is none
 local keeper
 if newproxy then -- Lua 5.1 finalises userdata only
   keeper = newproxy(true)

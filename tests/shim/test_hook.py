@@ -63,11 +63,44 @@ def test_the_document_copies_every_file_of_the_shim() -> None:
 
 def test_it_asks_the_service(shim: Shim, service: Service) -> None:
     before, function, after = script_for(SHIM).partition("function slurm_job_submit")
-    setup = f"gsub.setup({{ socket = '{service.path}', deadline = 1 }})\n"
+    setup = f"gsub_shim.setup({{ socket = '{service.path}', deadline = 1 }})\n"
     assert shim.order("script", text=before + setup + function + after)["rc"] == 0
     assert shim.submit(JOB, scripted=True).job["min_nodes"] == 2
     service.way = says(reject="gsub: no")
     assert shim.submit(JOB, scripted=True).rc == -1
+
+
+STRICT = """\
+setmetatable(_G, {
+  __index = function(_, name) error("no global " .. name, 2) end,
+  __newindex = function(_, name, value)
+    if type(value) ~= "function" then error("a global " .. name, 2) end
+    rawset(_G, name, value)
+  end,
+})
+"""
+
+
+@pytest.mark.parametrize(
+    ("above", "below"),
+    [
+        pytest.param("", "local gsub = string.gsub\n", id="a local gsub below"),
+        pytest.param("local gsub = string.gsub\n", "assert(gsub('a', 'a', 'b') == 'b')\n", id="one above"),
+        pytest.param("function gsub() end\n", "", id="a global gsub"),
+        pytest.param(STRICT, "", id="no global but functions"),
+        pytest.param("string.len = nil\ngetmetatable('').__index = nil\n", "", id="texts without methods"),
+    ],
+)
+def test_a_sites_own_names_and_libraries_do_not_meet_ours(
+    shim: Shim, service: Service, above: str, below: str
+) -> None:
+    text = script_for(SHIM).replace("-- 2\n", "-- 2\n" + below)
+    before, function, after = text.partition("function slurm_job_submit")
+    setup = f"gsub_shim.setup({{ socket = '{service.path}', deadline = 1 }})\n"
+    loaded = shim.order("script", text=above + before + setup + function + after)
+    assert (loaded["rc"], loaded["log"]) == (0, [])
+    done = shim.submit(JOB, scripted=True)
+    assert (done.raised, done.rc, done.job["min_nodes"]) == (None, 0, 2)
 
 
 @pytest.mark.parametrize("part", ["gsub", "json", "wire", "request", "answer", "tables"])
