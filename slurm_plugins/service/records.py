@@ -1,11 +1,14 @@
 """Decisions written down: JSON lines in a file, by a thread of its own, so that no submission waits for a disk.
 
 ``STATE/decisions.jsonl`` is appended to and turned over at a size: decisions.jsonl.1 is the one before, and so on. What
-cannot be written is counted and gone; decisions go on. Until there is a store this is the record.
+cannot be written is counted and gone; decisions go on. Until there is a store this is the record. It is ASCII: a user's
+words, which a terminal might obey, are escaped as JSON has it.
 """
 
 from __future__ import annotations
 
+import errno
+import json
 import logging
 import os
 import queue
@@ -29,6 +32,8 @@ _QUEUE = 10_000
 _BATCH = 256
 _GATHER = 0.05
 """Seconds that a record waits for others to be written with."""
+_PASSING: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+"""A disk that is full or has failed is no reason not to start: nobody would start us again when it is well."""
 
 _log = logging.getLogger("gsubd")
 
@@ -36,7 +41,7 @@ _log = logging.getLogger("gsubd")
 class Journal:
     """The file of records. `put` may be called from any thread and never waits.
 
-    Raises StartError when the folder cannot be written to.
+    Raises StartError when the folder cannot be written to, unless that is for a disk that may recover.
     """
 
     def __init__(self, folder: Path, *, file_bytes: int = FILE_BYTES, files: int = FILES) -> None:
@@ -49,14 +54,17 @@ class Journal:
         self.written = 0
         self._failing = False
         self._closing = threading.Event()
+        self._handle: int | None = None
         try:
             self._handle = self._open()
         except OSError as error:
-            raise StartError(
-                f"cannot write records to {self.path}",
-                error.strerror or "",
-                "give the folder to the user that gsubd runs as, or name another with --state",
-            ) from None
+            if error.errno not in _PASSING:
+                raise StartError(
+                    f"cannot write records to {self.path}",
+                    error.strerror or "",
+                    "give the folder to the user that gsubd runs as, or name another with --state",
+                ) from None
+            self._fail(error)
         self._thread = threading.Thread(target=self._run, name="records", daemon=True)
         self._thread.start()
 
@@ -103,37 +111,39 @@ class Journal:
                 except queue.Empty:
                     break
             self._write(batch)
-        os.close(self._handle)
+        if self._handle is not None:
+            os.close(self._handle)
 
     def _write(self, batch: list[Callable[[], bytes]]) -> None:
         lines = []
         for line in batch:
             try:
-                lines.append(line() + b"\n")
+                lines.append(_ascii(line()) + b"\n")
             except Exception:
                 # a record that cannot be encoded is our bug: it must not end the thread that writes the others
                 self.dropped += 1
                 _log.exception("a record could not be encoded")
         if not lines:
             return
+        before = self.written
         try:
-            self._turn_over(sum(map(len, lines)))
-            self._append(lines)
+            self._append(self._file_for(sum(map(len, lines))), lines)
         except OSError as error:
+            self.dropped += len(lines) - (self.written - before)
             self._fail(error)
         else:
             if self._failing:
                 self._failing = False
                 _log.warning("records are written again to %s (%d were lost so far)", self.path, self.dropped)
 
-    def _append(self, lines: list[bytes]) -> None:
+    def _append(self, handle: int, lines: list[bytes]) -> None:
         """Append whole lines; one that does not fit is taken back, and those after it are lost."""
         done = 0
-        start = os.fstat(self._handle).st_size
+        start = os.fstat(handle).st_size
         try:
             data = b"".join(lines)
             while done < len(data):
-                done += os.write(self._handle, data[done:])
+                done += os.write(handle, data[done:])
         except OSError:
             kept, whole = 0, 0
             for line in lines:
@@ -142,9 +152,8 @@ class Journal:
                 kept += len(line)
                 whole += 1
             with suppress(OSError):
-                os.ftruncate(self._handle, start + kept)
+                os.ftruncate(handle, start + kept)
             self.written += whole
-            self.dropped += len(lines) - whole
             raise
         self.written += len(lines)
 
@@ -157,26 +166,33 @@ class Journal:
                 one_line(error.strerror or str(error)),
             )
 
-    def _turn_over(self, more: int) -> None:
-        """Begin a new file when this one is full or was taken away."""
-        here = os.fstat(self._handle)
-        try:
-            ours = os.path.samestat(here, self.path.stat())
-        except FileNotFoundError:
-            ours = False
-        if ours and (here.st_size == 0 or here.st_size + more <= self._file_bytes):
-            return
-        if ours:
-            for number in range(self._files, 0, -1):
-                newer = self._numbered(number - 1)
-                with suppress(FileNotFoundError):
-                    newer.rename(self._numbered(number))
+    def _file_for(self, more: int) -> int:
+        """The file to append `more` bytes to: a new one when this one is full or was taken away."""
+        if self._handle is not None:
+            here = os.fstat(self._handle)
+            try:
+                ours = os.path.samestat(here, self.path.stat())
+            except FileNotFoundError:
+                ours = False
+            if ours and (here.st_size == 0 or here.st_size + more <= self._file_bytes):
+                return self._handle
+            if ours:
+                for number in range(self._files, 0, -1):
+                    newer = self._numbered(number - 1)
+                    with suppress(FileNotFoundError):
+                        newer.rename(self._numbered(number))
         handle = self._open()
-        os.close(self._handle)
+        if self._handle is not None:
+            os.close(self._handle)
         self._handle = handle
+        return handle
 
     def _numbered(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}") if number else self.path
+
+
+def _ascii(line: bytes) -> bytes:
+    return line if line.isascii() else json.dumps(msgspec.json.decode(line), separators=(",", ":")).encode()
 
 
 def tail(path: Path, limit: int = 32 << 20) -> Iterator[dict[str, Any]]:

@@ -156,6 +156,53 @@ def test_a_full_disk_is_said_once_and_leaves_whole_lines(
     assert lines(journal.path)[-1] == {"n": 30} and "written again" in caplog.text
 
 
+def test_a_folder_that_vanishes_costs_the_records_meanwhile_and_each_is_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    journal = Journal(folder)
+    write(journal, 1)
+    until(lambda: journal.written == 1)
+    folder.rename(tmp_path / "away")
+    write(journal, 2)
+    until(lambda: journal.dropped == 1)
+    write(journal, 3)
+    until(lambda: journal.dropped == 2)
+    assert caplog.text.count("cannot be written") == 1
+    folder.mkdir()
+    write(journal, 4)
+    journal.close()
+    assert lines(journal.path) == [4]
+
+
+def test_it_starts_on_a_full_disk_and_writes_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("slurm_plugins.service.records.os.open", full)
+        journal = Journal(tmp_path)
+        write(journal, 1)
+        until(lambda: journal.dropped == 1)
+    assert caplog.text.count("No space left") == 1
+    write(journal, 2)
+    journal.close()
+    assert lines(journal.path) == [2]
+
+
+def test_what_a_user_wrote_does_not_steer_the_terminal_of_who_looks(tmp_path: Path) -> None:
+    name = "a\x9b31m\u202e\x1b[2J\U0001f600"
+    journal = Journal(tmp_path)
+    request = Request(id=1, uid=1000, job=Job(name=name))
+    journal.put(lambda: decision_line(request, Decision("d-0", "observe"), 1.5))
+    journal.close()
+    assert all(32 <= byte < 127 for byte in journal.path.read_bytes().removesuffix(b"\n"))
+    assert lines(journal.path)[0]["asked"]["name"] == name
+
+
 def test_a_folder_that_is_not_there_is_told_in_three_lines(tmp_path: Path) -> None:
     with pytest.raises(StartError) as told:
         Journal(tmp_path / "none")
