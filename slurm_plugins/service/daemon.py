@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 import os
@@ -10,6 +11,7 @@ import select
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -43,6 +45,8 @@ _FINISH = 1.5
 """Seconds that ending may take; the shim's deadline is far below."""
 _SITE_SECONDS = 1.0
 """How often the site file is looked at; a change is taken when it has stood for so long."""
+_PORT_SECONDS = 10.0
+"""From one try to the next to get a port that another program has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,8 @@ class Daemon:
         )
         self._connections = Connections(self.desk.answer, self.peers, self.counts)
         self._stop = asyncio.Event()
+        self._hung_up = asyncio.Event()
+        self._http: asyncio.Server | None = None
         self.address: tuple[str, int] = ("", 0)
         """Where HTTP is answered."""
         self._gauges()
@@ -116,16 +122,18 @@ class Daemon:
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
         notifier = Notifier(self._env)
-        http = await self._listen()
+        has_port = await self._listen()
         file = SocketFile(self.options.socket, self.options.group)
         background = [loop.create_task(self.polling.run()), loop.create_task(self._watch_site())]
+        if not has_port:
+            background.append(loop.create_task(self._listen_later()))
         try:
             server = await loop.create_unix_server(
                 self._connections.new, sock=file.listening, backlog=BACKLOG, start_serving=False
             )
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self.stop)
-            loop.add_signal_handler(signal.SIGHUP, self.reload)
+            loop.add_signal_handler(signal.SIGHUP, self._hung_up.set)
             await server.start_serving()
             _log.info("answering on %s (group %s)", self.options.socket, file.group)
             notifier.send("READY=1")
@@ -136,8 +144,8 @@ class Daemon:
             await _hang_up(file, server, self._connections)
         finally:
             file.close()
-            if http is not None:
-                http.close()
+            if self._http is not None:
+                self._http.close()
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
@@ -151,18 +159,24 @@ class Daemon:
 
     async def _watch_site(self) -> None:
         while True:
-            await asyncio.sleep(_SITE_SECONDS)
-            if await asyncio.to_thread(self.site.changed):
-                self.reload()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._hung_up.wait(), _SITE_SECONDS)
+            told = self._hung_up.is_set()
+            self._hung_up.clear()
+            try:
+                if told or await asyncio.to_thread(self.site.changed):
+                    await self.reload()
+            except Exception:
+                # our bug: it must not end the watching for good
+                _log.exception("a fault while taking the site file")
 
-    def reload(self) -> None:
+    async def reload(self) -> None:
         """Take the site file anew: a change was seen, or SIGHUP came."""
-        taken = self.site.read()
-        self.counts.reloads.add("ok" if taken else "failed")
-        if taken:
-            self.desk.context = replace(
-                self.desk.context, site=self.site.taken.site, knowledge=self._learnt()
-            )
+        # In a thread: a slow disk, or thousands of profiles, must not hold up submissions
+        learnt = await asyncio.to_thread(lambda: self._learnt() if self.site.read() else None)
+        self.counts.reloads.add("failed" if learnt is None else "ok")
+        if learnt is not None:
+            self.desk.context = replace(self.desk.context, site=self.site.taken.site, knowledge=learnt)
             _log.info("site file taken: %s", self.site.path or "there is none")
         self.polling.look_now()
 
@@ -178,22 +192,31 @@ class Daemon:
 
     # What can be seen from outside
 
-    async def _listen(self) -> asyncio.Server | None:
+    async def _listen(self) -> bool:
+        """Answer HTTP; False when another program has the port: whoever may take a port must not end decisions."""
         if self.options.listen is None:
-            return None
+            return True
         host, port = self.options.listen
-        pages = {"/metrics": self._metrics, "/healthz": self._health}
         try:
-            server = await serve_http(host, port, pages)
+            self._http = await serve_http(host, port, {"/metrics": self._metrics, "/healthz": self._health})
         except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return False
             raise StartError(
                 f"cannot listen on {host}:{port}",
                 error.strerror or str(error),
-                'free the port, name another with --listen, or "--listen none"',
+                'name another address with --listen, or "--listen none"',
             ) from None
-        self.address = server.sockets[0].getsockname()[:2]
+        self.address = self._http.sockets[0].getsockname()[:2]
         _log.info("metrics on http://%s:%d/metrics", *self.address)
-        return server
+        return True
+
+    async def _listen_later(self) -> None:
+        _log.error("the port of --listen is taken by another program: no metrics until it is free")
+        with suppress(StartError):
+            while self._http is None:
+                await asyncio.sleep(_PORT_SECONDS)
+                await self._listen()
 
     def _metrics(self) -> Page:
         return Page(self.counts.registry.text(), CONTENT_TYPE)

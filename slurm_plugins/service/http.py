@@ -56,14 +56,15 @@ async def serve_http(host: str, port: int, pages: Pages) -> asyncio.Server:
             if open_ <= _CONNECTIONS:
                 await asyncio.wait_for(_answer(reader, writer, pages), _SECONDS)
         except (OSError, asyncio.TimeoutError):
-            pass  # gone, or too slow: nothing is owed
+            writer.transport.abort()  # gone, or too slow: what it has not read is not kept for it
         finally:
             open_ -= 1
             writer.close()
             with suppress(OSError):
                 await writer.wait_closed()
 
-    return await asyncio.start_server(connected, host, port, limit=_HEAD_BYTES)
+    # As many are let in at one turn of the loop as wait in the queue: a flood of them must not hold submissions up
+    return await asyncio.start_server(connected, host, port, limit=_HEAD_BYTES, backlog=_CONNECTIONS)
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pages: Pages) -> None:

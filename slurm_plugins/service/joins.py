@@ -7,8 +7,10 @@ and only where nothing else fits: **a wrong join is worse than none**, for every
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
+
+from msgspec.structs import replace
 
 from slurm_plugins.service.submitted import Pending, Submission, asked_gpus, clean
 

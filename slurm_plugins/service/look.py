@@ -109,7 +109,6 @@ def main() -> int:
     """Answer the question on standard input."""
     # As an exception, so that a command of Slurm that is still running is ended with us
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    os.nice(5)  # submissions go first
     question = decode_question(sys.stdin.buffer.read())
     site = parse_site(question.site, question.site_path) if question.site else Site(cluster="")
     report = look(Slurm.here(slurm_environment(os.environ, site)), site, question)

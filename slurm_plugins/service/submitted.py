@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from slurm_plugins.client import parse
 from slurm_plugins.client.errors import SlurmFormatError
@@ -18,8 +19,8 @@ __all__ = ["Pending", "Submission", "asked_gpus", "clean", "submissions"]
 _TAG: Final = re.compile(r"(?<![\w-])gsub:(d-[0-9a-f]{16})(?![\w-])")
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+# gc=False: tens of thousands may wait after a burst; the garbage collector would walk them while a submission waits.
+class Pending(msgspec.Struct, frozen=True, gc=False):
     """A decision whose job is not known yet. None: the user did not say.
 
     `gpus` are the four tres_per_... as the user wrote them, where the job still has them. `tagged`: the job was given
@@ -90,8 +91,7 @@ def _tagged(comment: object) -> bool:
     return isinstance(comment, str) and _TAG.search(comment) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(msgspec.Struct, frozen=True, gc=False):
     """A job as it was submitted: of an array one for all its tasks, of a heterogeneous job one a component."""
 
     id: int

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from itertools import chain
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -73,12 +74,12 @@ class _Wire(msgspec.Struct, frozen=True, kw_only=True):
     error: str
     trouble: str
     jobs_at: float
-    jobs: tuple[Submission, ...] | None
     jobs_error: str
+    has_jobs: bool
 
 
 def encode_report(report: Report) -> bytes:
-    """For gsubd."""
+    """For gsubd: lines, the first with all but the jobs, the others with `_PART` jobs each."""
     topologies: dict[int, Topology] = {}
     pools = None
     if report.inventory is not None:
@@ -90,28 +91,37 @@ def encode_report(report: Report) -> bytes:
                 | {"kinds": [_public(kind) for kind in pool.kinds]}
                 | {"topology": list(topologies).index(id(pool.topology))}
             )
-    return msgspec.json.encode(
-        _Wire(
-            pools=pools,
-            default=report.inventory.default if report.inventory is not None else "",
-            topologies=[_public(topology) for topology in topologies.values()],
-            **{name: getattr(report, name) for name in _PLAIN},
-        )
+    first = _Wire(
+        pools=pools,
+        default=report.inventory.default if report.inventory is not None else "",
+        topologies=[_public(topology) for topology in topologies.values()],
+        has_jobs=report.jobs is not None,
+        **{name: getattr(report, name) for name in _PLAIN},
     )
+    jobs = report.jobs or ()
+    parts = (jobs[start : start + _PART] for start in range(0, len(jobs), _PART))
+    return msgspec.json.Encoder().encode_lines((first, *parts))
 
 
 def decode_report(data: bytes) -> Report:
-    """Raises msgspec.DecodeError, and whatever a report that was not made by `encode_report` leads to."""
-    wire = msgspec.json.decode(data, type=_Wire)
+    """Raises msgspec.DecodeError, and whatever a report that was not made by `encode_report` leads to.
+
+    Line by line: the event loop waits for as long as one call of msgspec takes, even when this is run in a thread.
+    """
+    first, *parts = data.splitlines()
+    wire = msgspec.json.decode(first, type=_Wire)
+    jobs = tuple(chain.from_iterable(map(_JOBS.decode, parts))) if wire.has_jobs else None
     inventory = None
     if wire.pools is not None:
         topologies = [_topology(one) for one in wire.topologies]
         pools = {pool["name"]: _pool(pool, topologies) for pool in wire.pools}
         inventory = Inventory(MappingProxyType(pools), wire.default)
-    return Report(inventory=inventory, **{name: getattr(wire, name) for name in _PLAIN})
+    return Report(inventory=inventory, jobs=jobs, **{name: getattr(wire, name) for name in _PLAIN})
 
 
-_PLAIN = ("facts", "slurm_uid", "error", "trouble", "jobs_at", "jobs", "jobs_error")
+_PART: Final = 200
+_JOBS: Final = msgspec.json.Decoder(tuple[Submission, ...])
+_PLAIN = ("facts", "slurm_uid", "error", "trouble", "jobs_at", "jobs_error")
 
 
 def _public(value: Pool | Kind | Topology) -> dict[str, Any]:

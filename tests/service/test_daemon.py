@@ -180,6 +180,26 @@ def test_hung_up_it_reads_the_site_file_at_once(start: Callable[..., Process]) -
     assert Peer(one.socket).ask()["mode"] == "advise"
 
 
+def test_a_storm_of_sighup_is_taken_in_and_no_question_waits_for_it(start: Callable[..., Process]) -> None:
+    one = start().ready()
+    peer = Peer(one.socket)
+    one.site.write_text(SITE.format(mode="advise"))
+    for _ in range(500):
+        one.process.send_signal(signal.SIGHUP)
+        peer.ask()
+    one.until(lambda: peer.ask()["mode"] == "advise")
+    assert one.end() == 0
+    assert "Traceback" not in one.said
+
+
+def test_who_takes_the_port_of_the_metrics_ends_no_decisions(start: Callable[..., Process]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        one = start(f"--listen=127.0.0.1:{other.getsockname()[1]}").ready()
+        assert Peer(one.socket).ask()["mode"] == "observe"
+        assert "is taken by another program" in one.said
+        assert one.end() == 0
+
+
 def test_a_full_disk_costs_records_and_no_decision(start: Callable[..., Process]) -> None:
     one = start(limit="ulimit -f 40;").ready()  # in units of 512 bytes
     peer = Peer(one.socket)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import pairwise
 
@@ -12,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from slurm_plugins.client.values import Job, JobState, Tres
 from slurm_plugins.decide.decision import Change, Decision

@@ -49,11 +49,11 @@ def test_profiles_are_read_at_the_start_and_with_the_site_file(folder: Path) -> 
         peer = service.peer()
         assert peer.ask()["say"] == ["gsub: slowdown 1.3"]
         file.write_text(profile(1.7))
-        service.call(service.daemon.reload)
+        service.do(service.daemon.reload())
         assert peer.ask()["say"] == ["gsub: slowdown 1.7"]
         file.unlink()
         file.mkdir()  # it cannot be read: decisions go on without
-        service.call(service.daemon.reload)
+        service.do(service.daemon.reload())
         assert peer.ask()["say"] == []
         peer.close()
     finally:

@@ -87,14 +87,14 @@ def test_the_service_takes_a_new_file_by_itself_and_keeps_the_old_one_for_a_bad_
     assert service.metric("gsub_site_file_ok") == 0
     assert service.metric('gsub_site_file_reads_total{result="failed"}') == 1
     put(service.site, SITE.format(mode="enforce"))
-    service.call(service.daemon.reload)  # what SIGHUP does: at once
+    service.do(service.daemon.reload())  # what SIGHUP does: at once
     assert peer.ask()["mode"] == "enforce"
     assert service.metric("gsub_site_file_ok") == 1
 
 
 def test_a_decision_in_enforce_carries_its_id_and_is_joined_by_it(service: Serving) -> None:
     put(service.site, SITE.format(mode="enforce"))
-    service.call(service.daemon.reload)
+    service.do(service.daemon.reload())
     peer = service.peer()
     peer.send(question(id=8, env={"SLURM_NNODES": "1"}))
     answer = peer.read()
