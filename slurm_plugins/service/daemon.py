@@ -84,7 +84,11 @@ class Daemon:
         user = slurm_user_of_file(self._env, site.taken.site.slurm.conf)
         self.peers.learn_slurm_user(uid_of(user or "slurm"))
         self.desk = Desk(
-            Context(site.taken.site, knowledge=self._learnt()), self.counts, stages=stages, done=self._decided
+            Context(site.taken.site, knowledge=self._learnt()),
+            self.counts,
+            stages=stages,
+            done=self._decided,
+            fresh=lambda: self.polling.fresh,
         )
         self.journal = Journal(options.state)
         self.joins = PendingJoins(self.journal.put, self.counts)

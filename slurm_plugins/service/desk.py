@@ -11,12 +11,13 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import msgspec
 
 from slurm_plugins.decide.context import Context
-from slurm_plugins.decide.decision import Decision
+from slurm_plugins.decide.decision import Decision, Note
 from slurm_plugins.decide.pipeline import decide
 from slurm_plugins.decide.request import Request, RequestError, parse_request
 from slurm_plugins.decide.stage import Stage
@@ -33,7 +34,10 @@ Done = Callable[[Request, Decision, float], None]
 
 
 class Desk:
-    """Answers lines. `context` is replaced whole by whoever learns more; `stages` None means gsub's own."""
+    """Answers lines. `context` is replaced whole by whoever learns more; `stages` None means gsub's own.
+
+    `fresh` says whether the snapshot is new enough to refuse a job by: nodes may have come since.
+    """
 
     def __init__(
         self,
@@ -42,11 +46,13 @@ class Desk:
         *,
         stages: Sequence[Stage] | None = None,
         done: Done | None = None,
+        fresh: Callable[[], bool] = lambda: True,
     ) -> None:
         self.context = context
         self.stages = stages
         self._counts = counts
         self._done = done
+        self._fresh = fresh
         self._faults: set[str] = set()
 
     def answer(self, line: bytes) -> bytes:
@@ -61,6 +67,8 @@ class Desk:
             decision = decide(
                 request, self.context, decision_id=f"d-{secrets.token_hex(8)}", stages=self.stages
             )
+            if decision.reject is not None and not self._fresh():
+                decision = _let_pass(decision)
             answer = decision.answer(request.id)
             self._counts.decided(request, decision, time.perf_counter() - began)
             if self._done is not None:
@@ -82,6 +90,12 @@ class Desk:
         if key not in self._faults and len(self._faults) < 100:
             self._faults.add(key)
             _log.error("a fault while deciding (said once for each place)", exc_info=error)
+
+
+def _let_pass(decision: Decision) -> Decision:
+    """The decision without its refusal; what stages changed of a job that they thought could never run goes with it."""
+    why = Note(f"not refused, since what is known of the cluster is old: {decision.reject}", "service")
+    return replace(decision, changes=(), env={}, say=(), reject=None, notes=(*decision.notes, why))
 
 
 def _id_in(line: bytes) -> int:

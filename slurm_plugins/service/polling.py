@@ -30,6 +30,8 @@ _SOON = 2.0
 """Seconds to the next look while there is no inventory yet; doubled each time."""
 _APART = 1.0
 """Seconds that a look asked for at once waits: several reasons for it make one."""
+_STALE = 4
+"""Times the interval between looks after which no job is refused by what was seen."""
 _RENEW = 20
 """Looks after which a partition is taken anew although it has not changed."""
 
@@ -77,6 +79,11 @@ class Polling:
     def age(self) -> float | None:
         """Seconds since the inventory was seen; None when none was."""
         return None if self.answered is None else time.monotonic() - self.answered
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the inventory is new enough to say that something is not there."""
+        return self.age is not None and self.age <= _STALE * self._every
 
     async def run(self) -> None:
         """Look, take what was seen, wait, again."""

@@ -377,6 +377,28 @@ def test_stages_decide_and_one_that_fails_costs_itself_only(tmp_path: Path) -> N
     assert record["enforced"] and record["failures"][0]["stage"] == "broken"
 
 
+class Refuses(Stage):
+    """Nobody gets anything."""
+
+    name = "refuses"
+
+    def decide(self, request: Request, context: Context) -> Proposal:
+        return Proposal(reject="gsub: there is no such node")
+
+
+def test_no_job_is_refused_by_what_was_seen_long_ago(tmp_path: Path) -> None:
+    """Nodes may have come while Slurm did not answer."""
+    with serving(tmp_path, mode="enforce", stages=(TwoNodes(), Refuses()), poll=3600) as service:
+        peer = service.peer()
+        assert peer.ask()["reject"] == "gsub: there is no such node"
+        service.daemon.polling.answered = time.monotonic() - 5 * 3600
+        answer = peer.ask()
+        assert (answer["reject"], answer["edits"], answer["say"]) == (None, {}, [])
+    refused, passed = service.records("decision")
+    assert refused["reject"] and not passed["reject"]
+    assert "there is no such node" in passed["notes"][-1]["text"]
+
+
 def test_before_slurm_has_answered_nothing_is_changed(tmp_path: Path) -> None:
     lookout = FakeLookout()
     with serving(tmp_path, mode="enforce", stages=(TwoNodes(),), lookout=lookout) as service:
