@@ -12,17 +12,20 @@ frozenset({0})
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from site_configs.hostlist import HostlistError, expand
-from slurm_plugins.decide.inventory import Inventory, Kind, Pool
+from slurm_plugins.decide.alike import Group, groups_of, merged, only, without
+from slurm_plugins.decide.inventory import Inventory, Kind, Memory, Pool
 from slurm_plugins.decide.request import Job
 
 __all__ = ["Constraint", "Place", "Size", "UnknownConstraintError", "places"]
 
+T = TypeVar("T")
 _MAX_HOSTS: Final = 4096  # names in one -x or -w that are looked at
+_RECENT: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,31 +55,33 @@ class Place:
     """Nodes of one partition that all of a job's nodes may come from.
 
     A request has several where it names several partitions, or a constraint like ``[leaf1|leaf2]``; Slurm takes one of
-    them. `kinds` hold only the nodes that fit the constraint and are not excluded. `required` are those of -w.
+    them. `groups` hold only the nodes that fit the constraint and are not excluded. `required` are those of -w.
     """
 
     pool: Pool
-    kinds: tuple[Kind, ...]
+    groups: tuple[Group, ...]
     required: tuple[str, ...] = ()
-    _sizes: dict[str, tuple[Size, ...]] = field(default_factory=dict, repr=False, compare=False)
+    _memory: Memory = field(default_factory=Memory, repr=False, compare=False)
 
     @property
     def nodes(self) -> int:
         """How many nodes, those that are down too."""
-        return sum(kind.count for kind in self.kinds)
+        return sum(group.count for group in self.groups)
 
     def sizes(self, gpu_type: str = "") -> tuple[Size, ...]:
-        """Its nodes that have GPUs of that type, by size, largest first; a handful however many kinds there are."""
-        if (found := self._sizes.get(gpu_type)) is None:
-            found = _merged(self.kinds, gpu_type)
-            if len(self._sizes) < 64:  # a user chooses the type
-                self._sizes[gpu_type] = found
-        return found
+        """Its nodes that have GPUs of that type, by size, largest first."""
+        return self.remember(("sizes", gpu_type), lambda: _sizes(self.groups, gpu_type))
+
+    def remember(self, key: Hashable, work: Callable[[], T]) -> T:
+        """As `Pool.remember`, for as long as this place is there."""
+        return self._memory(key, work)
 
     def only_required(self) -> Place:
         """The same place, of its nodes only those that -w names."""
-        wanted = frozenset(self.required)
-        return replace(self, kinds=_keep(self.kinds, lambda name: name in wanted), _sizes={})
+        return self.remember(
+            "only required",
+            lambda: replace(self, groups=only(self.groups, self.required), _memory=Memory()),
+        )
 
 
 def places(job: Job, inventory: Inventory) -> tuple[Place, ...] | None:
@@ -86,56 +91,72 @@ def places(job: Job, inventory: Inventory) -> tuple[Place, ...] | None:
         return None
     found: list[Place] = []
     for pool in pools:
-        of_pool = _places(job, pool) if job.exc_nodes or job.req_nodes else _by_constraint(job, pool)
+        of_pool = (
+            _by_names(job, pool) if job.exc_nodes or job.req_nodes else _by_constraint(job.features, pool)
+        )
         if of_pool is None:
             return None
         found += of_pool
     return tuple(found)
 
 
-def _by_constraint(job: Job, pool: Pool) -> tuple[Place, ...] | None:
-    # Lists of nodes are not remembered: each would keep its own copy of thousands of names.
-    return pool.remember(("eligible", job.features or ""), lambda: _places(job, pool))
+def _by_constraint(features: str | None, pool: Pool) -> tuple[Place, ...] | None:
+    return pool.remember(("eligible", features or ""), lambda: _constrained(features, pool))
 
 
-def _places(job: Job, pool: Pool) -> tuple[Place, ...] | None:
+def _constrained(features: str | None, pool: Pool) -> tuple[Place, ...] | None:
+    if not features:
+        groups = groups_of(pool)
+        return (Place(pool, groups),) if groups else ()
+    try:
+        constraint = Constraint.read(features)
+    except UnknownConstraintError:
+        return None
+    sets: dict[int, list[Kind]] = {}
+    for kind in pool.kinds:
+        for number in constraint.sets(kind.features):
+            sets.setdefault(number, []).append(kind)
+    return tuple(Place(pool, merged(sets[number])) for number in sorted(sets))
+
+
+def _by_names(job: Job, pool: Pool) -> tuple[Place, ...] | None:
+    # Each list keeps its own copy of thousands of names: only the last few are remembered, for the stages to come.
+    recent: dict[Hashable, tuple[Place, ...] | None] = pool.remember(("eligible", "recent"), dict)
+    key = job.features, job.exc_nodes, job.req_nodes
+    if key not in recent:
+        found = _listed(job, pool)
+        for old in list(recent)[: 1 + len(recent) - _RECENT]:
+            recent.pop(old, None)
+        recent[key] = found
+        return found
+    return recent[key]
+
+
+def _listed(job: Job, pool: Pool) -> tuple[Place, ...] | None:
     try:
         excluded = frozenset(expand(job.exc_nodes, _MAX_HOSTS)) if job.exc_nodes else frozenset()
         required = expand(job.req_nodes, _MAX_HOSTS) if job.req_nodes else ()
-        constraint = Constraint.read(job.features) if job.features else None
-    except (HostlistError, UnknownConstraintError):
+    except HostlistError:
         return None
-    kinds = _keep(pool.kinds, lambda name: name not in excluded) if excluded else pool.kinds
-    if required and not set(required) <= {name for kind in kinds for name in kind.nodes}:
+    fitting = _by_constraint(job.features, pool)
+    if fitting is None:
         return None
-    if constraint is None:
-        return (Place(pool, kinds, required),) if kinds else ()
-    sets: dict[int, list[Kind]] = {}
-    for kind in kinds:
-        for number in constraint.sets(kind.features):
-            sets.setdefault(number, []).append(kind)
-    return tuple(Place(pool, tuple(sets[number]), required) for number in sorted(sets))
+    # Each of the nodes that are required must be in one place or another.
+    there = {name for place in fitting for group in place.groups for name in group.among(required)}
+    if not set(required) <= there - excluded:
+        return None
+    places = (Place(pool, without(place.groups, excluded), required) for place in fitting)
+    return tuple(place for place in places if place.groups)
 
 
-def _keep(kinds: Iterable[Kind], wanted: Callable[[str], bool]) -> tuple[Kind, ...]:
-    kept = []
-    for kind in kinds:
-        names = tuple(filter(wanted, kind.nodes))
-        if len(names) == kind.count:
-            kept.append(kind)
-        elif names:
-            kept.append(replace(kind, nodes=names, usable=min(kind.usable, len(names))))
-    return tuple(kept)
-
-
-def _merged(kinds: Iterable[Kind], gpu_type: str) -> tuple[Size, ...]:
-    merged: dict[tuple[int, int, int, int, int], tuple[int, int]] = {}
-    for kind in kinds:
-        if gpus := kind.gpus_of(gpu_type):
-            like = (gpus, kind.gpus, kind.cpus, kind.memory, kind.threads)
-            count, usable = merged.get(like, (0, 0))
-            merged[like] = (count + kind.count, usable + kind.usable)
-    return tuple(Size(*like, *merged[like]) for like in sorted(merged, reverse=True))
+def _sizes(groups: Iterable[Group], gpu_type: str) -> tuple[Size, ...]:
+    found: dict[tuple[int, int, int, int, int], tuple[int, int]] = {}
+    for group in groups:
+        if gpus := group.gpus_of(gpu_type):
+            like = (gpus, group.gpus, group.cpus, group.memory, group.threads)
+            count, usable = found.get(like, (0, 0))
+            found[like] = (count + group.count, usable + group.usable)
+    return tuple(Size(*like, *found[like]) for like in sorted(found, reverse=True))
 
 
 # --- constraints ----------------------------------------------------------------------------------------------------

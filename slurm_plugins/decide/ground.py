@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from slurm_plugins.decide.alike import Group
 from slurm_plugins.decide.context import Context
 from slurm_plugins.decide.eligible import Place, places
 from slurm_plugins.decide.inventory import Kind, Pool
@@ -23,13 +24,13 @@ class Ground:
 
     shape: Shape
     places: tuple[Place, ...]
-    kinds: tuple[tuple[Kind, ...], ...]
-    """For each place its kinds of nodes that suit the job."""
+    groups: tuple[tuple[Group, ...], ...]
+    """For each place its nodes that suit the job."""
     gpu_type: str
     """The type that the job gets: what it asks for, or the only one that there is; else empty."""
 
-    def __iter__(self) -> Iterator[tuple[Place, tuple[Kind, ...]]]:
-        return zip(self.places, self.kinds, strict=True)
+    def __iter__(self) -> Iterator[tuple[Place, tuple[Group, ...]]]:
+        return zip(self.places, self.groups, strict=True)
 
 
 def ground(request: Request, context: Context) -> Ground | None:
@@ -40,12 +41,12 @@ def ground(request: Request, context: Context) -> Ground | None:
     found = places(request.job, context.inventory)
     if not found:
         return None
-    kinds = tuple(tuple(kind for kind in place.kinds if suits(kind, shape)) for place in found)
-    if not all(kinds):
+    groups = tuple(tuple(group for group in place.groups if suits(group, shape)) for place in found)
+    if not all(groups):
         return None
-    types = {name for suiting in kinds for kind in suiting for name, _ in kind.gpu_types}
+    types = {name for suiting in groups for group in suiting for name, _ in group.gpu_types}
     gpu_type = shape.gpu_type or (types.pop() if len(types) == 1 else "")
-    return Ground(shape, found, kinds, gpu_type)
+    return Ground(shape, found, groups, gpu_type)
 
 
 def suits(kind: Kind, shape: Shape) -> bool:

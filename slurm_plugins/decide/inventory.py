@@ -27,12 +27,26 @@ from site_configs.site_model import Site
 from site_configs.topology import Topologies, Topology
 from slurm_plugins.client.values import Node, Partition
 
-__all__ = ["EMPTY", "Inventory", "Kind", "Pool", "build"]
+__all__ = ["EMPTY", "Inventory", "Kind", "Memory", "Pool", "build"]
 
 T = TypeVar("T")
 _MIB: Final = 1 << 20
 _REMEMBERED: Final = 4096
 _Like: TypeAlias = tuple[tuple[tuple[str, int], ...], int, int, frozenset[str]]
+
+
+class Memory(dict[Hashable, Any]):
+    """What was worked out once, 4096 answers at most."""
+
+    def __call__(self, key: Hashable, work: Callable[[], T]) -> T:
+        """What `work` gives, worked out where nothing is there for `key`."""
+        try:
+            found: T = self[key]
+        except KeyError:
+            found = work()
+            if len(self) < _REMEMBERED:
+                self[key] = found
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +106,7 @@ class Pool:
     max_cpus_per_node: int | None = None
     complete: bool = False
     """Slurm told of every node that it lists for the partition: what none of `kinds` has, it does not have."""
-    _memory: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+    _memory: Memory = field(default_factory=Memory, repr=False, compare=False)
 
     @property
     def gpus_per_node(self) -> int:
@@ -110,14 +124,7 @@ class Pool:
 
         Users choose some keys: what is beyond 4096 of them is worked out each time.
         """
-        memory = self._memory
-        try:
-            found: T = memory[key]
-        except KeyError:
-            found = work()
-            if len(memory) < _REMEMBERED:
-                memory[key] = found
-        return found
+        return self._memory(key, work)
 
 
 @dataclass(frozen=True, slots=True)

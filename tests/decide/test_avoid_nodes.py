@@ -71,7 +71,7 @@ TABLE = {
     "of those that are up it needs all": (on(30), where(drained=10), None),
     "GPUs in all": (Job(tres_per_job="gres:gpu:316"), where(bad="n3 n4"), None),
     "GPUs in all, one to spare": (Job(tres_per_job="gres:gpu:312"), where(bad="n3 n4"), "n3"),
-    "the user's own --exclude stays": (on(2, exc_nodes="n[1-2]"), where(), "n[1-3]"),
+    "the user's own --exclude stays": (on(2, exc_nodes="n[1-2]"), where(), "n[1-2],n3"),
     "excluded already": (on(2, exc_nodes="n[1-5]"), where(), None),
     "named by the user": (on(2, req_nodes="n3"), where(bad="n3 n4"), "n4"),
     "a node of another partition": (on(2), where(bad="x1"), None),

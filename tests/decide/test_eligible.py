@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -10,8 +12,9 @@ from hypothesis import strategies as st
 
 from slurm_plugins.decide.context import Context
 from slurm_plugins.decide.eligible import Constraint, Place, UnknownConstraintError, places
+from slurm_plugins.decide.inventory import Inventory, Memory
 from tests.decide.cluster import big, features, mixed, two_leaves
-from tests.decide.table import ask
+from tests.decide.table import Row, ask
 
 A, B, AB, NONE = {"a"}, {"b"}, {"a", "b"}, set[str]()
 
@@ -122,7 +125,7 @@ def test_sizes_are_by_type_and_largest_first() -> None:
 
 def test_kinds_that_differ_only_in_features_are_one_size() -> None:
     (place,) = places(ask(""), features().inventory) or ()
-    assert len(place.kinds) == 2
+    assert len(place.groups) == 1
     assert [(size.gpus, size.count) for size in place.sizes()] == [(4, 8)]
 
 
@@ -133,3 +136,36 @@ def test_a_question_is_answered_once_for_a_snapshot() -> None:
     assert isinstance(first[0], Place) and first[0].sizes() is second[0].sizes()
     excluding = places(ask("-x g00001"), inventory) or ()
     assert excluding[0].nodes == 9_999
+
+
+def of_their_own(context: Context) -> Context:
+    """The same cluster, each host with a feature that no other has."""
+    (pool,) = context.inventory.pools.values()
+    kinds = tuple(
+        replace(kind, nodes=(name,), usable=1, features=kind.features | {f"host-{name}"})
+        for kind in pool.kinds
+        for name in kind.nodes
+    )
+    alone = replace(pool, kinds=kinds, _memory=Memory())
+    return replace(context, inventory=Inventory(MappingProxyType({pool.name: alone}), pool.name))
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--gpus=16", "-N 2 --gres=gpu:4 -n 8", "-N 4 --gpus-per-node=8 -C h100", "--gpus=16 -x g[00001-00100]",
+     "-N 2 --gres=gpu:8 -w g00005,g00009", "--gpus=8 --mem=600G", "-N 3 --gpus=24 -w g00001 -x g00002"],
+)  # fmt: skip
+def test_a_feature_for_each_host_changes_no_decision_and_makes_no_more_groups(words: str) -> None:
+    alike, alone = big(), of_their_own(big())
+    (place,) = places(ask(words), alone.inventory) or ()
+    assert len(place.groups) == 1
+    one, other = (Row(words, {}).decide(context) for context in (alike, alone))
+    assert one.changes and (one.changes, one.env, one.reject) == (other.changes, other.env, other.reject)
+
+
+def test_lists_of_nodes_are_remembered_for_the_stages_of_a_job_and_not_for_ever() -> None:
+    inventory = big().inventory
+    asked = [ask(f"-x g{number:05}") for number in range(1, 30)]
+    first = [places(job, inventory) or () for job in asked]
+    assert (places(asked[-1], inventory) or ())[0] is first[-1][0]
+    assert (places(asked[0], inventory) or ())[0] is not first[0][0]

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from site_configs.units import format_duration, format_size
+from slurm_plugins.decide.alike import Group, groups_of
 from slurm_plugins.decide.context import Context
-from slurm_plugins.decide.inventory import Inventory, Kind, Pool
+from slurm_plugins.decide.inventory import Inventory, Pool
 from slurm_plugins.decide.shape import NotUnderstood, Shape, shape_of
 from slurm_plugins.decide.stage import NO_PROPOSAL, Job, Note, Proposal, Request, Stage
 
@@ -68,6 +69,11 @@ class _Case:
         return f"partition {self.pool.name}"
 
     @property
+    def groups(self) -> tuple[Group, ...]:
+        """All of its nodes."""
+        return groups_of(self.pool)
+
+    @property
     def per_node(self) -> int:
         """GPUs that one node must have."""
         shape = self.shape
@@ -82,17 +88,16 @@ class _Case:
 
     def has(self, nodes: int, gpus: int) -> bool:
         """So many nodes of so many GPUs each."""
-        return (
-            sum(kind.count for kind in self.pool.kinds if kind.gpus_of(self.shape.gpu_type) >= gpus) >= nodes
-        )
+        there = (group.count for group in self.groups if group.gpus_of(self.shape.gpu_type) >= gpus)
+        return sum(there) >= nodes
 
-    def kinds(self) -> Iterator[Kind]:
-        """Kinds of nodes that have the GPUs."""
-        return (kind for kind in self.pool.kinds if kind.gpus_of(self.shape.gpu_type) >= self.per_node)
+    def having(self) -> Iterator[Group]:
+        """Nodes that have the GPUs."""
+        return (group for group in self.groups if group.gpus_of(self.shape.gpu_type) >= self.per_node)
 
 
 def _refusal(case: _Case) -> str | None:
-    if not case.pool.complete or any(not kind.cpus or not kind.memory for kind in case.pool.kinds):
+    if not case.pool.complete or any(not group.cpus or not group.memory for group in case.groups):
         return None
     if case.shape.gpu_type and "" in _types(case.pool):  # a node that names no type may have that one
         return None
@@ -118,7 +123,7 @@ def _type(case: _Case) -> str | None:
 
 
 def _gpus_on_a_node(case: _Case) -> str | None:
-    most = max((kind.gpus_of(case.shape.gpu_type) for kind in case.pool.kinds), default=0)
+    most = max((group.gpus_of(case.shape.gpu_type) for group in case.groups), default=0)
     if case.per_node <= most:
         return None
     if not most:
@@ -140,7 +145,7 @@ def _gpus_on_a_node(case: _Case) -> str | None:
 
 
 def _nodes(case: _Case) -> str | None:
-    there = sum(kind.count for kind in case.kinds())
+    there = sum(group.count for group in case.having())
     wanted = case.shape.nodes_low or 1
     if wanted <= there:
         return None
@@ -151,7 +156,7 @@ def _nodes(case: _Case) -> str | None:
 
 
 def _gpus_in_all(case: _Case) -> str | None:
-    there = sum(kind.gpus_of(case.shape.gpu_type) * kind.count for kind in case.pool.kinds)
+    there = sum(group.gpus_of(case.shape.gpu_type) * group.count for group in case.groups)
     if (case.shape.gpus or 0) <= there:
         return None
     return _lines(
@@ -169,7 +174,7 @@ def _memory(case: _Case) -> str | None:
         # What is beyond MaxMemPerCPU Slurm makes up by CPUs, and a task may share its CPUs with others.
         shape.memory_per_cpu or 0,
     )
-    most = max(kind.memory for kind in case.kinds())
+    most = max(group.memory for group in case.having())
     if wanted <= most:
         return None
     return _lines(
@@ -185,7 +190,7 @@ def _cpus(case: _Case) -> str | None:
     each = shape.cpus_per_task or 0
     if (job.min_cpus or 0) >= each:  # else the job overcommits (-O): its tasks share CPUs
         wanted = max(wanted, each)
-    most = max(kind.cpus for kind in case.kinds())
+    most = max(group.cpus for group in case.having())
     if wanted <= most:
         return None
     return _lines(
@@ -202,11 +207,11 @@ _RULES: Final[tuple[Callable[[_Case], str | None], ...]] = (
     _memory,
     _cpus,
 )
-"""In this order: `_memory` and `_cpus` rest on there being a kind of node that has the GPUs."""
+"""In this order: `_memory` and `_cpus` rest on there being nodes that have the GPUs."""
 
 
 def _types(pool: Pool) -> list[str]:
-    return sorted({name for kind in pool.kinds for name, _ in kind.gpu_types})
+    return sorted({name for group in groups_of(pool) for name, _ in group.gpu_types})
 
 
 def _listed(names: list[str]) -> str:

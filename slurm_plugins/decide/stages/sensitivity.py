@@ -69,7 +69,7 @@ class Sensitivity(Stage):
         """See `Stage.decide`."""
         if (found := ground(request, context)) is None:
             return NO_PROPOSAL
-        kinds = tuple(kind for suiting in found.kinds for kind in suiting)
+        kinds = tuple(group for suiting in found.groups for group in suiting)
         if not all(kind.cpus and kind.memory for kind in kinds):
             return NO_PROPOSAL  # Slurm did not say what they have
         case = _Case(request, context, found, kinds, context.knowledge.workload(request, found.gpu_type))

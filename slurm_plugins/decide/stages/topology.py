@@ -24,10 +24,11 @@ from typing import Final
 
 from site_configs.hostlist import natural
 from site_configs.topology import Topology as Network
+from slurm_plugins.decide.alike import Group
 from slurm_plugins.decide.context import Context
 from slurm_plugins.decide.eligible import Place
 from slurm_plugins.decide.ground import Ground, ground, time_limit
-from slurm_plugins.decide.inventory import Kind, Pool
+from slurm_plugins.decide.inventory import Pool
 from slurm_plugins.decide.shape import Shape
 from slurm_plugins.decide.stage import NO_PROPOSAL, Change, Job, Note, Proposal, Request, Stage
 from slurm_plugins.decide.stages.avoid_nodes import to_avoid
@@ -64,7 +65,7 @@ class Topology(Stage):
         if (found := ground(request, context)) is None or found.shape.nodes == 1:
             return NO_PROPOSAL
         without = to_avoid(request, context, found)
-        answers = [_compiled(request, context, found, (place, kinds), without) for place, kinds in found]
+        answers = [_compiled(request, context, found, (place, groups), without) for place, groups in found]
         if any(answer.changes != answers[0].changes for answer in answers):
             why = "the partitions or constraints that it may go by differ in what keeps its nodes together"
             return Proposal(notes=(Note(f"not kept within leaf switches: {why}"),))
@@ -72,7 +73,7 @@ class Topology(Stage):
 
 
 def intent(
-    shape: Shape, place: Place, kinds: tuple[Kind, ...], without: frozenset[str] = frozenset()
+    shape: Shape, place: Place, groups: tuple[Group, ...], without: frozenset[str] = frozenset()
 ) -> Intent | None:
     """The fewest leaves that could ever hold the job, down nodes counted; None where no number of them can.
 
@@ -80,21 +81,17 @@ def intent(
     long as there are as many. The k is `Topology.fewest_leaves`, worked out from counts for each leaf: a cluster has
     thousands of nodes, and tens of leaves.
     """
-    pool = place.pool
-    if place.required or not all(any(kind is own for own in pool.kinds) for kind in kinds):
-        return _intent(
-            shape, place, kinds, without
-        )  # made for this request by its -x or -w: not worth remembering
     asked = (shape.gpu_type, shape.gpus, shape.gpus_per_node, shape.nodes_low, shape.nodes_high)
-    key = ("topology", "intent", tuple(map(id, kinds)), asked, without)
-    return pool.remember(key, lambda: _intent(shape, place, kinds, without))
+    # The place keeps its groups for as long as it is there: their ids name them.
+    key = ("topology", "intent", tuple(map(id, groups)), asked, without)
+    return place.remember(key, lambda: _intent(shape, place, groups, without))
 
 
-def _intent(shape: Shape, place: Place, kinds: tuple[Kind, ...], without: frozenset[str]) -> Intent | None:
+def _intent(shape: Shape, place: Place, groups: tuple[Group, ...], without: frozenset[str]) -> Intent | None:
     pool = place.pool
     if len(place.required) >= (shape.nodes_low or 1):
         return None  # -w says where
-    rooms = _rooms(pool, shape.gpu_type, kinds, without)
+    rooms = _rooms(pool, shape.gpu_type, groups, without)
     fewest: int | None = None
     for nodes in (shape.nodes_high, shape.nodes_low):
         if fewest is None and nodes:
@@ -119,46 +116,32 @@ class _Room:
     gpus: int = 0
 
 
-def _rooms(pool: Pool, gpu_type: str, kinds: tuple[Kind, ...], without: frozenset[str]) -> dict[str, _Room]:
+def _rooms(pool: Pool, gpu_type: str, groups: tuple[Group, ...], without: frozenset[str]) -> dict[str, _Room]:
     rooms: dict[str, _Room] = {}
-    for kind in kinds:
-        gpus = kind.gpus_of(gpu_type)
-        for leaf, nodes in _leaves(pool, kind).items():
+    for group in groups:
+        gpus = group.gpus_of(gpu_type)
+        for leaf, nodes in _leaves(pool.topology, group).items():
             room = rooms.setdefault(leaf, _Room())
             room.nodes += nodes
             room.gpus += nodes * gpus
-        gone = without.intersection(_names(pool, kind)) if without else ()
-        for name in gone:
+        for name in group.among(without) if without else ():
             if (leaf_of := pool.topology.leaf_of(name)) is not None:
                 rooms[leaf_of].nodes -= 1
                 rooms[leaf_of].gpus -= gpus
     return {leaf: room for leaf, room in rooms.items() if room.nodes}
 
 
-def _leaves(pool: Pool, kind: Kind) -> Mapping[str, int]:
-    """Leaf -> how many nodes of that kind are under it."""
-    if any(kind is own for own in pool.kinds):  # it lives as long as the pool: its id names it
-        return pool.remember(("topology", "leaves", id(kind)), lambda: _counted(pool.topology, kind.nodes))
-    # What -x or -w left of a kind: the whole one, less the few that are missing.
-    like = next((own for own in pool.kinds if _like(own) == _like(kind)), None)
-    if like is None:
-        return _counted(pool.topology, kind.nodes)
-    missing = _names(pool, like).difference(kind.nodes)
-    if len(missing) > kind.count:
-        return _counted(pool.topology, kind.nodes)
-    left = Counter(_leaves(pool, like))
-    left.subtract(_counted(pool.topology, missing))
+def _leaves(topology: Network, group: Group) -> Mapping[str, int]:
+    """Leaf -> how many nodes of that group are under it."""
+    return group.remember(("topology", "leaves"), lambda: _leaves_of(topology, group))
+
+
+def _leaves_of(topology: Network, group: Group) -> Mapping[str, int]:
+    if group.whole is None or len(group.missing) > group.count:
+        return _counted(topology, group.nodes)
+    left = Counter(_leaves(topology, group.whole))
+    left.subtract(_counted(topology, group.missing))
     return {leaf: count for leaf, count in left.items() if count}
-
-
-def _like(kind: Kind) -> tuple[object, ...]:
-    return kind.gpu_types, kind.cpus, kind.memory, kind.features
-
-
-def _names(pool: Pool, kind: Kind) -> frozenset[str]:
-    if any(kind is own for own in pool.kinds):
-        return pool.remember(("topology", "names", id(kind)), lambda: frozenset(kind.nodes))
-    return frozenset(kind.nodes)
 
 
 def _counted(topology: Network, names: Iterable[str]) -> Mapping[str, int]:
@@ -184,15 +167,15 @@ def _compiled(
     request: Request,
     context: Context,
     found: Ground,
-    where: tuple[Place, tuple[Kind, ...]],
+    where: tuple[Place, tuple[Group, ...]],
     without: frozenset[str],
 ) -> Proposal:
-    place, kinds = where
+    place, groups = where
     topology = place.pool.topology
     compiler = _COMPILERS.get(topology.kind)
     if compiler is None:
         return NO_PROPOSAL
-    wanted = intent(found.shape, place, kinds, without)
+    wanted = intent(found.shape, place, groups, without)
     if wanted is None:
         return NO_PROPOSAL
     worth = worth_of_waiting(
