@@ -75,7 +75,8 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         if left and not alive(int(left[1])):  # of a test run that was killed
             Cluster.down(name)
     release = request.param
-    found = Cluster.up(ClusterSpec(name=f"t{os.getpid()}-{release}", slurm=release))
+    # The shim's own deadline, 50 ms, is kept by an idle machine: here it would leave jobs undecided now and then.
+    found = Cluster.up(ClusterSpec(name=f"t{os.getpid()}-{release}", slurm=release, deadline=1.0))
     yield found
     Cluster.down(found.spec.name)
 

@@ -39,6 +39,8 @@ WHO = config.Identity("host1", "slurm", "root")
         ({"gpus": 17}, "17 GPUs a node"),
         ({"slurm": "sid"}, "'sid': want one of host, trixie, forky"),
         ({"policy": "force"}, "'force': want one of observe, advise, enforce"),
+        ({"deadline": 0.0}, "0.0 s: want more than 0"),
+        ({"deadline": 2.0}, "2.0 s: want more than 0, and at most 1 s"),
     ],
 )
 def test_a_wrong_specification_says_what_is_wanted(wrong, says):
@@ -116,6 +118,7 @@ def test_job_submit_lua_is_the_shipped_one_with_the_clusters_paths():
     assert {*text.splitlines()} - {*shipped.splitlines()} == {
         'if gsub_ok then gsub_shim.setup({ socket = "/s/run/gsub/decision.sock" }) end'
     }
+    assert ", deadline = 0.5 })" in gsubd.job_submit_lua(Paths(Path("/s")), 0.5)
 
 
 def test_one_node_and_one_gpu_need_no_brackets():

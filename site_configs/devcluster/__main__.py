@@ -65,11 +65,19 @@ def main() -> None:
 )
 @click.option("--accounting/--no-accounting", default=True, show_default=True, help="slurmdbd on MariaDB.")
 @click.option("--gsub/--no-gsub", default=True, show_default=True, help="Shim and gsubd.")
+@click.option("--deadline", type=float, help="Of the shim, in seconds, at most 1; default: its own, 50 ms.")
 def up(  # noqa: PLR0917 - click passes them by name
-    name: str, nodes: int, gpus: int, slurm: Release, policy: Policy, accounting: bool, gsub: bool
+    name: str,
+    nodes: int,
+    gpus: int,
+    slurm: Release,
+    policy: Policy,
+    accounting: bool,
+    gsub: bool,
+    deadline: float | None,
 ) -> None:
     """Start the cluster; once it is up, do nothing but renew its copy of gsub."""
-    spec = ClusterSpec(name, nodes, gpus, slurm, policy, accounting, gsub)
+    spec = ClusterSpec(name, nodes, gpus, slurm, policy, accounting, gsub, deadline)
     started = time.monotonic()
     cluster = Cluster.up(spec, say=_progress())
     took = time.monotonic() - started

@@ -74,7 +74,7 @@ class Cluster(Running):
                 found.say = say
                 pythonenv.install(found.rootfs, found.paths, say=say)
                 if spec.gsub:
-                    gsubd.install_shim(found.paths)
+                    gsubd.install_shim(found.paths, spec.deadline)
                 found._heal()
                 return found
             if found is not None:
@@ -213,7 +213,7 @@ class Cluster(Running):
         for name, text in texts.items():
             (paths.etc / name).write_text(text)
         if self.spec.gsub:
-            gsubd.install_shim(paths)
+            gsubd.install_shim(paths, self.spec.deadline)
         for index in range(self.spec.gpus):
             device_file(paths.dev / f"nvidia{index}")
         self._folders()

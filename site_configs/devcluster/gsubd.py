@@ -27,21 +27,25 @@ def argv(paths: Paths, ports: Ports) -> list[str]:
     ]
 
 
-def install_shim(paths: Paths) -> None:
+def install_shim(paths: Paths, deadline: float | None = None) -> None:
     """Copy the shim, and write the job_submit.lua that calls it, each at once: slurmctld may read them now."""
     paths.libexec.mkdir(parents=True, exist_ok=True)
     parts = [part for part in sorted(_LUA.glob("*.lua")) if part.name not in _BESIDE_SLURM_CONF]
     fresh = [_put(paths.libexec / part.name, part.read_text()) for part in parts]
     script = paths.etc / "job_submit.lua"
-    if not _put(script, job_submit_lua(paths)) and any(fresh):
+    if not _put(script, job_submit_lua(paths, deadline)) and any(fresh):
         script.touch()  # what makes slurmctld load all of it again
 
 
-def job_submit_lua(paths: Paths) -> str:
-    """The shipped example, with this cluster's paths for those of an ordinary installation."""
+def job_submit_lua(paths: Paths, deadline: float | None = None) -> str:
+    """The shipped example, with this cluster's paths for those of an ordinary installation.
+
+    deadline: of the shim, in seconds, at most 1; None: its own.
+    """
     text = (_LUA / "job_submit.lua").read_text()
     before, hook, rest = text.partition("function slurm_job_submit")
-    setup = f'if gsub_ok then gsub_shim.setup({{ socket = "{paths.decision_socket}" }}) end\n\n'
+    settings = f'socket = "{paths.decision_socket}"' + (f", deadline = {deadline}" if deadline else "")
+    setup = f"if gsub_ok then gsub_shim.setup({{ {settings} }}) end\n\n"
     return before.replace("/usr/libexec/gsub", str(paths.libexec)) + setup + hook + rest
 
 

@@ -66,6 +66,7 @@ class ClusterSpec:
     policy: the mode that the generated site file gives to gsub's policies.
     accounting: slurmdbd on MariaDB.
     gsub: the shim in slurmctld, and gsubd beside it.
+    deadline: of the shim, in seconds; None: its own 50 ms. On a busy machine answers come later than that.
     """
 
     name: str = "dev"
@@ -75,6 +76,7 @@ class ClusterSpec:
     policy: Policy = "observe"
     accounting: bool = True
     gsub: bool = True
+    deadline: float | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -86,6 +88,8 @@ class ClusterSpec:
             raise WrongSpecError(f"release {self.slurm!r}: want one of {', '.join(RELEASES)}")
         if self.policy not in POLICIES:
             raise WrongSpecError(f"policy {self.policy!r}: want one of {', '.join(POLICIES)}")
+        if self.deadline is not None and not 0 < self.deadline <= 1:
+            raise WrongSpecError(f"a deadline of {self.deadline} s: want more than 0, and at most 1 s")
 
     @property
     def node_names(self) -> tuple[str, ...]:

@@ -48,10 +48,11 @@ def listening(cluster: Cluster) -> Iterator[list[bytes]]:
     path.unlink(missing_ok=True)
     server = _Listener(str(path), _Handler)
     server.lines = []
-    told = gsubd.job_submit_lua(cluster.paths)
-    setup = f'{{ socket = "{decision_socket}" }}'
+    before = (cluster.paths.etc / "job_submit.lua").read_text()
     # On a busy machine an answer may be late: no question is to be left out for that.
-    ours = f'{{ socket = "{path}", deadline = 1, failures = 1000 }}'
+    told = gsubd.job_submit_lua(cluster.paths, deadline=1)
+    setup = f'socket = "{decision_socket}"'
+    ours = f'socket = "{path}", failures = 1000'
     assert setup in told
     try:
         path.chmod(0o660)
@@ -61,7 +62,7 @@ def listening(cluster: Cluster) -> Iterator[list[bytes]]:
         _job_submit(cluster, told.replace(setup, ours))
         yield server.lines
     finally:
-        _job_submit(cluster, told)
+        _job_submit(cluster, before)
         server.shutdown()
         server.server_close()
         path.unlink(missing_ok=True)

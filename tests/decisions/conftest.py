@@ -17,7 +17,7 @@ from site_configs.devcluster import Cluster, config, gsubd
 from site_configs.devcluster.spec import Policy
 from tests.cli.test_parity import SCRIPTS, Record, records
 
-DEADLINE = 60.0
+DEADLINE = 120.0
 INERT = """\
 function slurm_job_submit() return slurm.SUCCESS end
 function slurm_job_modify() return slurm.SUCCESS end
@@ -96,7 +96,7 @@ def without_plugin(cluster: Cluster) -> Iterator[None]:
     try:
         yield
     finally:
-        write_job_submit(cluster, gsubd.job_submit_lua(cluster.paths))
+        write_job_submit(cluster, gsubd.job_submit_lua(cluster.paths, cluster.spec.deadline))
 
 
 # --- submitting -----------------------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ def test_hung(enforced, bare, user):
 
 
 @pytest.fixture(scope="module")
-def place(enforced: Cluster) -> Iterator[Path]:
+def place(enforced: Cluster, user: str | None) -> Iterator[Path]:
     """gsubd is stopped, and the place of its socket free."""
     enforced.stop("gsubd")
     path = enforced.paths.decision_socket
@@ -103,6 +103,7 @@ def place(enforced: Cluster) -> Iterator[Path]:
     yield path
     path.unlink(missing_ok=True)
     enforced.start("gsubd")
+    back(enforced, user)  # the tests of other modules find the breaker closed
 
 
 @pytest.fixture(scope="module")

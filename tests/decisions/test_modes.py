@@ -137,15 +137,15 @@ def test_the_site_says_how_far(closed, user, bare, site, gpu, debug):
 def test_each_decision_is_written_down_with_its_mode(closed, user, bare):
     for mode in ("observe", "advise", "enforce"):
         with policy(closed, site_text(closed, mode)):
-            submitted(closed, user, "-J", f"in-{mode}")
-            record = wait(partial(decision_on, closed, f"in-{mode}"))
+            record = wait(partial(decision_on, closed, user, f"in-{mode}"))
             assert (record["mode"], record["enforced"]) == (mode, mode == "enforce")
             # decided all the same: this is how a site sees what would change before it does
             assert "min_nodes" in {change["field"] for change in record["changes"]}
 
 
-def decision_on(cluster: Cluster, name: str) -> dict[str, Any] | None:
-    """What was written down about the job of that name."""
+def decision_on(cluster: Cluster, user: str | None, name: str) -> dict[str, Any] | None:
+    """Submit a job of that name; what was written down about one."""
+    submitted(cluster, user, "-J", name)
     found = [r for r in cluster.decisions() if r["kind"] == "decision" and r["asked"].get("name") == name]
     return found[-1] if found else None
 

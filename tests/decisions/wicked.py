@@ -64,7 +64,7 @@ def _endless(peer: socket.socket, ask: Ask) -> None:
 
 
 def _late(peer: socket.socket, ask: Ask) -> None:
-    time.sleep(0.3)
+    time.sleep(1.5)  # the longest deadline of a shim is 1 s
     peer.sendall(answer(ask, edits={"min_nodes": 4}))
 
 
