@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import pwd
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from gsub import remedies
 from gsub.argv import CommandLine
 from gsub.decide import Component, components, wants_gpu, wrapped
 from gsub.errors import USAGE, UserError
@@ -118,11 +120,29 @@ def _script(line: CommandLine) -> bytes:
     text = script_bytes(line)
     if not text:
         raise UserError(
-            f"cannot read the script {line.script}" if line.script else "the script is empty",
+            f"cannot read the script {line.script}" if line.script else "there is no script to explain",
             fix="check the path and the permission to read it; a program goes in --wrap='COMMAND'",
             exit_code=USAGE,
         )
+    _sound(text)
     return text
+
+
+# What sbatch does not take as a script, and what it says then, which `remedies` knows.
+_UNSOUND: Final[tuple[tuple[Callable[[bytes], bool], str], ...]] = (
+    (lambda text: not text.strip(), "Batch script contains only whitespace"),
+    (lambda text: not text.startswith(b"#!"), "This does not look like a batch script"),
+    (lambda text: b"\0" in text, "NULL character"),
+    (lambda text: b"\r\n" in text, "DOS line breaks"),
+)
+
+
+def _sound(script: bytes) -> None:
+    """Refuse a script that sbatch would refuse before it asks anybody."""
+    for is_so, said in _UNSOUND:
+        if is_so(script):
+            error = remedies.explain(f"sbatch: error: {said}")
+            raise UserError(error.what, fix=error.fix, exit_code=USAGE)
 
 
 def _look(slurm: Slurm, site: Site) -> tuple[Context, tuple[str, ...]]:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import click
 
-from gsub.argv import split
+from gsub.argv import OURS, read_options, split
 from gsub.commands.submit import installed_table, print_json
-from gsub.errors import FAILED, UserError
+from gsub.errors import FAILED, USAGE, UserError
 from gsub.sbatch import clean_environment
 from gsub.sbatch_options import Table
 from gsub.site import check_site
@@ -17,11 +17,11 @@ from gsub.term import is_terminal
 
 
 class _Verbatim(click.Command):
-    """All words but a first `--help` are sbatch's and ours, to be read as `gsub` itself reads them."""
+    """All words but a first cry for help are sbatch's and ours, to be read as `gsub` itself reads them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep every word."""
-        if args[:1] == ["--help"]:
+        if args[:1] in (["--help"], ["-h"], ["--usage"]):
             click.echo(ctx.get_help())
             ctx.exit()
         ctx.params = {"words": tuple(args)}
@@ -43,7 +43,9 @@ def explain(words: Sequence[str]) -> int:
     try:
         environ = clean_environment()
         if line.unsure:  # an option of a site's plugin: only sbatch knows whether the next word belongs to it
-            line = split(words, installed_table(environ, check_site(environ).folder))
+            table = installed_table(environ, check_site(environ).folder)
+            line = split(words, table)
+            _known(words, table)
         from gsub.explanation import explain_submission
 
         explanation = explain_submission(line, environ)
@@ -58,3 +60,17 @@ def explain(words: Sequence[str]) -> int:
     else:
         show(explanation, terminal=is_terminal(sys.stdout))
     return FAILED if explanation.refused else 0
+
+
+def _known(words: Sequence[str], table: Table) -> None:
+    """Refuse a word that no sbatch of this site reads as an option."""
+    for place in read_options(words, table, ours=frozenset(OURS)).unsure:
+        name = words[place].partition("=")[0]
+        several = name.startswith("--") and table.candidates(name[2:])
+        raise UserError(
+            f"the option {name} is an abbreviation of several" if several else f"no such option: {name}",
+            fix="write it in full"
+            if several
+            else "'sbatch --help' lists the options of this Slurm, 'gsub --help' ours",
+            exit_code=USAGE,
+        )

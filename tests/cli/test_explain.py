@@ -162,8 +162,9 @@ def test_json_has_all_of_it():
 
 def test_it_is_a_command():
     assert "explain" in COMMANDS and "explain" in help_text()
-    said = CliRunner().invoke(explain, ["--help"])
-    assert said.exit_code == 0 and "Nothing is submitted" in said.output
+    for word in ("--help", "-h", "--usage"):
+        said = CliRunner().invoke(explain, [word])
+        assert said.exit_code == 0 and "Nothing is submitted" in said.output
 
 
 # --- what sbatch hands on of gsub's words ---------------------------------------------------------------------------
@@ -305,7 +306,28 @@ def test_exit_codes_and_forms(clean, user, gsub, folder):
         ["env", "-u", "GSUB_SITE", "gsub", "explain", "-G", "16", "t.sh"], user=user, cwd=folder, timeout=60
     )
     assert nowhere.returncode == 0 and "gsub observes" in nowhere.stdout
+    unknown = gsub("explain", "-G", "16", "--nonsense", "t.sh")
+    assert unknown.returncode == 2 and "no such option: --nonsense" in unknown.stderr and not unknown.stdout
+    several = gsub("explain", "-G", "16", "--ntasks-per=2", "t.sh")
+    assert several.returncode == 2 and "--ntasks-per is an abbreviation of several" in several.stderr
     assert not clean.run(["squeue", "-h"], check=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("script", "what"),
+    [
+        ("#SBATCH -G 16\nhostname\n", "the script does not begin with #!"),
+        ("#!/bin/sh\r\n#SBATCH -G 16\r\nhostname\r\n", "the script has DOS line ends"),
+        ("#!/bin/sh\n#SBATCH -G 16\n: \0\n", "the script is not text"),
+        (" \n\n", "the script is empty"),
+    ],
+)
+def test_a_script_that_sbatch_would_not_take(clean, user, folder, script, what):
+    for words in (["sbatch"], ["gsub"], ["gsub", "explain"]):
+        done = clean.run(words, user=user, cwd=folder, input=script, timeout=90)
+        assert done.returncode != 0 and not done.stdout, words
+        if words != ["sbatch"]:
+            assert (done.returncode, done.stderr.splitlines()[0]) == (2, f"gsub: {what}"), words
 
 
 @contextmanager
