@@ -58,6 +58,7 @@ def merged(kinds: Iterable[Kind]) -> tuple[Group, ...]:
             nodes=tuple(name for kind in alike for name in kind.nodes),
             usable=sum(kind.usable for kind in alike),
             threads=threads,
+            all_cpus=max(kind.all_cpus for kind in alike),
         )
         for (gpu_types, cpus, memory, threads), alike in found.items()
     )

@@ -64,6 +64,8 @@ class Kind:
     usable: int
     threads: int = 1
     """Threads of a core: Slurm gives out whole cores."""
+    all_cpus: int = 0
+    """CPUs with those that Slurm keeps to itself (CoreSpecCount), which a site may let jobs have by --core-spec=0."""
 
     @property
     def count(self) -> int:
@@ -185,6 +187,7 @@ def build(
                 nodes=tuple(n.name for n in group),
                 usable=sum(n.available for n in group),
                 threads=max(n.threads_per_core or 1 for n in group),
+                all_cpus=max(n.cpus or 0 for n in group),
             )
             for like, group in groups.items()
         )

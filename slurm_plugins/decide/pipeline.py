@@ -214,8 +214,8 @@ _OPTIONS: Final[Mapping[str, str]] = {
 def option(name: str, value: Value) -> str:
     """A field and its value as a user would type them.
 
-    >>> option("min_mem_per_node", 49152), option("cpus_per_tres", "gres:gpu:8")
-    ('--mem=48G', '--cpus-per-gpu=8')
+    >>> option("min_mem_per_node", 49152), option("cpus_per_tres", "gres:gpu:8"), option("max_nodes", 1)
+    ('--mem=48G', '--cpus-per-gpu=8', 'at most 1 node')
     """
     text = str(value)
     if name.startswith("min_mem_per_") and isinstance(value, int):
@@ -226,6 +226,8 @@ def option(name: str, value: Value) -> str:
             text = format_size(int(text))
     elif name == "gres":
         text = text.removeprefix("gres:").removeprefix("gres/")
+    elif name == "max_nodes" and value == 1:
+        return "at most 1 node"
     return _OPTIONS.get(name, name + "={}").format(text)
 
 

@@ -27,7 +27,8 @@ def decided(job: Job, context: Context, mode: Any = "advise") -> Any:
     return decision
 
 
-def refusal(job: Job, context: Context) -> str | None:
+def refusal(job: Job, context: Context, *, tracked: bool | None = True) -> str | None:
+    context = replace(context, slurm=replace(context.slurm, memory_tracked=tracked))
     text = decided(job, context).reject
     return None if text is None else " ".join(str(text).split())
 
@@ -141,6 +142,23 @@ def test_nodes_that_slurm_hides_may_have_it():
     assert not refusal(on(9), cluster.context(cluster.inventory(nodes("n[1-8]", {"a100": 8}), [cloud])))
     unlisted = replace(part, nodes=Hosts(""))
     assert not refusal(on(9), cluster.context(cluster.inventory(nodes("n[1-8]", {"a100": 8}), [unlisted])))
+
+
+@pytest.mark.parametrize("tracked", [False, None])
+def test_memory_that_slurm_does_not_count_is_its_own_affair(tracked):
+    """A job may then have what MemSpecLimit keeps from others."""
+    job = on(1, 1, min_mem_per_node=600 * GIB)
+    assert refusal(job, CLUSTERS["two-leaves"]()) and not refusal(
+        job, CLUSTERS["two-leaves"](), tracked=tracked
+    )
+
+
+def test_cores_that_a_job_may_have_by_core_spec_are_no_reason_to_refuse_it():
+    part = partition("gpu", "n[1-2]", default=True)
+    spared = [replace(node, cpus_effective=60) for node in nodes("n[1-2]", {"a100": 8})]
+    where = cluster.context(cluster.inventory(spared, [part]))
+    assert not refusal(on(1, 1, cpus_per_task=64, min_cpus=64), where)
+    assert "has 65 CPUs: the most is 64" in (refusal(on(1, 1, cpus_per_task=65, min_cpus=65), where) or "")
 
 
 def test_nothing_known_refuses_nothing():

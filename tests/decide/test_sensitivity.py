@@ -219,6 +219,19 @@ def test_stated_tasks_get_their_part_each(tasks, gpus, expected):
     assert found == ({} if expected is None else {"cpus_per_task": expected})
 
 
+@pytest.mark.parametrize(
+    ("job", "env", "field", "value"),
+    [
+        (one(4, num_tasks=8, ntasks_per_tres=2), {"SLURM_NTASKS": "8"}, "cpus_per_task", 4),
+        (one(4, ntasks_per_tres=2), {}, "cpus_per_tres", "gres:gpu:8"),
+    ],
+)
+def test_tasks_per_gpu_get_the_share_that_slurms_default_does_not_give_them(job, env, field, value):
+    """DefCpuPerGPU does not count there: 12 tasks on 12 GPUs had 12 CPUs."""
+    assert edits(job, where(default_cpus_per_gpu=8), env)[field] == value
+    assert field not in edits(one(4), where(default_cpus_per_gpu=8))
+
+
 def test_tasks_that_nobody_stated_leave_the_script_its_choice():
     """It may say `srun -n 8`, which CPUs by the task would be too many for."""
     job = one(8, num_tasks=1, min_mem_per_node=1000)

@@ -143,6 +143,8 @@ def test_a_stated_number_of_switches_that_cannot_be_met_is_told():
     assert edits(on(4), where) == switches(2, 300)
     assert edits(on(3), where) == switches(2, 300)
     assert decided(on(4, req_switch=2), where).say == ()
+    assert "8 nodes take at least 4" in decided(on(8, req_switch=3), where).say[0]
+    assert decided(on(8, req_switch=4), where).say == ()
 
 
 def test_kinds_of_nodes_that_the_job_cannot_use_do_not_count():

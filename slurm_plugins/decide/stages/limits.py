@@ -45,7 +45,8 @@ class Limits(Stage):
             return NO_PROPOSAL
         # A site's own plugin may send a job that names no partition to any of them.
         possible = stated if job.partition else tuple(inventory.pools.values())
-        refusals = [_refusal(_Case(job, shape, pool, inventory)) for pool in possible]
+        tracked = bool(context.slurm.memory_tracked)
+        refusals = [_refusal(_Case(job, shape, pool, inventory, tracked)) for pool in possible]
         if all(refusals):
             # The default partition is the one that the user knows of.
             first = next(
@@ -63,6 +64,7 @@ class _Case:
     shape: Shape
     pool: Pool
     inventory: Inventory
+    memory_tracked: bool
 
     @property
     def where(self) -> str:
@@ -166,6 +168,10 @@ def _gpus_in_all(case: _Case) -> str | None:
 
 
 def _memory(case: _Case) -> str | None:
+    if (
+        not case.memory_tracked
+    ):  # Slurm may then let jobs have what MemSpecLimit keeps, and refuses more by itself
+        return None
     shape = case.shape
     each = shape.gpus_per_node or 1
     wanted = max(
@@ -190,7 +196,7 @@ def _cpus(case: _Case) -> str | None:
     each = shape.cpus_per_task or 0
     if (job.min_cpus or 0) >= each:  # else the job overcommits (-O): its tasks share CPUs
         wanted = max(wanted, each)
-    most = max(group.cpus for group in case.having())
+    most = max(max(group.cpus, group.all_cpus) for group in case.having())
     if wanted <= most:
         return None
     return _lines(

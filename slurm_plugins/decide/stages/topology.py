@@ -246,7 +246,7 @@ def _stated_switches(case: _Case) -> Proposal:
     """The user's own --switches stays; what Slurm makes of it is said where that is something else."""
     stated, wait, bound = case.job.req_switch or 0, case.job.wait4switch, case.context.slurm.max_switch_wait
     notes: list[Note] = []
-    if stated < case.intent.leaves and case.intent.binds:
+    if stated < case.intent.leaves:
         notes += case.note(
             f"--switches={stated} cannot be met: {case.what} take at least {case.intent.leaves} leaf switches, "
             "and the wait for it is in vain",
