@@ -25,15 +25,16 @@ differ in their arguments alone are one workload unless the job's name tells the
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import math
 import os
 import re
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Final
 
@@ -232,10 +233,13 @@ def load(path: str | os.PathLike[str], cluster: str) -> tuple[Profiles, tuple[st
     A file that is not there is an empty one: nothing was learnt yet. Raises OSError for one that cannot be read.
     """
     try:
-        with Path(path).open("rb") as lines:
-            return read(lines, cluster, os.fspath(path))
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return Profiles(), ()
+    with open(handle, "rb") as lines:  # noqa: PTH123 - a descriptor: a FIFO must not hang the service
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+        return read(lines, cluster, os.fspath(path))
 
 
 def read(lines: Iterable[bytes], cluster: str, source: str = "") -> tuple[Profiles, tuple[str, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from hypothesis import given
@@ -158,6 +159,12 @@ def test_a_file_that_is_not_there_is_an_empty_one(tmp_path):
     assert load(tmp_path / "profiles.jsonl", "c") == (Profiles(), ())
     (tmp_path / "profiles.jsonl").write_bytes(record("name:x", slowdown=1.1) + b"\n")
     assert load(tmp_path / "profiles.jsonl", "c")[0].workload(request(name="x", script=""), "a100")
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "profiles.jsonl")
+    with pytest.raises(OSError, match="not a regular file"):
+        load(tmp_path / "profiles.jsonl", "c")
 
 
 def test_ten_thousand_workloads_are_looked_up_without_looking_through_them():

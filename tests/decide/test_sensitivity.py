@@ -232,6 +232,23 @@ def test_tasks_per_gpu_get_the_share_that_slurms_default_does_not_give_them(job,
     assert field not in edits(one(4), where(default_cpus_per_gpu=8))
 
 
+@pytest.mark.parametrize(
+    ("job", "memory"),
+    [
+        (one(cpus_per_task=60, pn_min_cpus=60), None),  # Slurm gives 60 x 8000M
+        (one(cpus_per_task=2, pn_min_cpus=2), 64000),
+        (one(pn_min_cpus=60), None),
+        (one(threads_per_core=1), None),  # how many CPUs Slurm will count is open
+        (Job(tres_per_job="gres:gpu:13", cpus_per_tres="gres:gpu:16"), None),
+        (Job(tres_per_job="gres:gpu:13", num_tasks=8, cpus_per_task=16), None),
+        (Job(tres_per_job="gres:gpu:13", cpus_per_tres="gres:gpu:2"), "gres:gpu:64000"),
+    ],
+)
+def test_memory_by_the_cpu_that_stated_cpus_bring_is_not_taken_away(job, memory):
+    made = edits(job, where(default_memory_per_cpu=8000 << 20))
+    assert made.get("min_mem_per_node", made.get("mem_per_tres")) == memory
+
+
 def test_tasks_that_nobody_stated_leave_the_script_its_choice():
     """It may say `srun -n 8`, which CPUs by the task would be too many for."""
     job = one(8, num_tasks=1, min_mem_per_node=1000)

@@ -185,7 +185,7 @@ def _cpus(case: _Case) -> _Outcome:
         return _Outcome(changes, (note,), _cpus_of(case, changes))
     if job.threads_per_core or job.ntasks_per_core or job.pn_min_cpus or job.min_mem_per_cpu is not None:
         return _Outcome((), (), None)  # it says how CPUs, or memory by the CPU, are to be counted
-    # With --ntasks-per-gpu Slurm counts a CPU for each task, whatever DefCpuPerGPU says (seen on 22.05.8).
+    # With --ntasks-per-gpu Slurm counts a CPU for each task, whatever DefCpuPerGPU says (seen on 22.05.8, 24.11.5 and 26.05.5).
     given = [pool.default_cpus_per_gpu if shape.tasks_per_gpu is None else None for pool in case.pools]
     if all(
         default is not None and (default == target or (found is None and default > target))
@@ -226,6 +226,7 @@ def _stated_cpus(case: _Case, target: int, why: str, *, measured: bool) -> tuple
     return ()
 
 
+_UNKNOWN: Final = -1
 _UNDO: Final = "; GSUB_RETUNE=off keeps what you state"
 
 
@@ -242,6 +243,8 @@ def _retuned(retune: Retune, stated: int, target: int, *, measured: bool) -> int
 def _cpus_of(case: _Case, changes: Iterable[Change]) -> int | None:
     """CPUs of the job on a node, as Slurm will count them; None where that is open."""
     gpus, tasks, shape = case.gpus, case.tasks_per_node, case.shape
+    if shape.tasks is None and shape.nodes:
+        tasks = tasks or 1  # Slurm counts one for each node
     set_to = {change.field: change.after for change in changes}
     per_gpu = set_to.get("cpus_per_tres")
     if isinstance(per_gpu, str):
@@ -320,6 +323,8 @@ def _enough(case: _Case, pool: Pool, target: int, cpus: _Outcome, *, evidence: b
     Where it gives all of a node's memory, or the CPUs of the job changed what it gives, more is too much.
     """
     given = _given(case, pool, cpus)
+    if given == _UNKNOWN:
+        return True  # to set less than that would take away what the user may count on
     if given is None:
         return (
             not case.context.slurm.memory_tracked
@@ -328,7 +333,8 @@ def _enough(case: _Case, pool: Pool, target: int, cpus: _Outcome, *, evidence: b
 
 
 def _given(case: _Case, pool: Pool, cpus: _Outcome) -> int | None:
-    """MiB for each GPU that a job gets that states no memory; None for all of its node's."""
+    """MiB for each GPU that a job gets that states no memory; None for all of its node's; `_UNKNOWN` where it hangs on
+    CPUs that cannot be told."""
     facts: SlurmFacts = case.context.slurm
     if pool.default_memory_per_gpu is not None:
         return pool.default_memory_per_gpu
@@ -340,8 +346,22 @@ def _given(case: _Case, pool: Pool, cpus: _Outcome) -> int | None:
     if per_cpu is not None and cpus.cpus:
         return per_cpu * cpus.cpus // gpus
     if per_cpu is not None:
-        return 0 if cpus.cpus is None and case.gpus else per_cpu * (pool.default_cpus_per_gpu or 1)
+        each = _cpus_per_gpu(case, pool, cpus)
+        return _UNKNOWN if each is None else per_cpu * each
     return None if per_node is None else per_node // gpus
+
+
+def _cpus_per_gpu(case: _Case, pool: Pool, cpus: _Outcome) -> int | None:
+    """CPUs for each GPU of a job whose CPUs on a node are open; None where that is, too."""
+    job, shape = case.request.job, case.shape
+    set_to = {change.field: change.after for change in cpus.changes}
+    if isinstance(per_gpu := set_to.get("cpus_per_tres"), str):
+        return int(per_gpu.rpartition(":")[2])
+    if shape.cpus_per_gpu:
+        return shape.cpus_per_gpu
+    if case.gpus or shape.cpus_per_task or job.pn_min_cpus or job.threads_per_core or job.ntasks_per_core:
+        return None
+    return pool.default_cpus_per_gpu or 1
 
 
 def _why_memory(case: _Case, target: int, share: int, floor: int | None, measured: int | None) -> str:
