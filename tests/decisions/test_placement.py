@@ -72,7 +72,7 @@ WANTED: Mapping[str, Want] = {
     "task16": Want("-n16 --gpus-per-task=1", 2, 8, tasks=8, each=1, whole=True),
     "task6x2": Want("-n6 --gpus-per-task=2", 2, 6, tasks=3, each=2),
     "N2-task": Want("-N2 -n4 --gpus-per-task=1", 2, 2, tasks=2, each=1),
-    "per-gpu": Want("--gpus=4 --ntasks-per-gpu=2", 1, 4, tasks=8, each=1, cpus=8, memory=64_000),
+    "per-gpu": Want("--gpus=4 --ntasks-per-gpu=2", 1, 4, tasks=8, each=1),
     # CPUs and memory stated: kept
     "c4": Want("-n4 --gpus-per-task=2 -c4", 1, 8, tasks=4, each=2, cpus=16, told=4),
     "c20": Want("--gpus=4 -c20", 1, 4, cpus=20, told=20),

@@ -185,7 +185,8 @@ def _cpus(case: _Case) -> _Outcome:
         return _Outcome(changes, (note,), _cpus_of(case, changes))
     if job.threads_per_core or job.ntasks_per_core or job.pn_min_cpus or job.min_mem_per_cpu is not None:
         return _Outcome((), (), None)  # it says how CPUs, or memory by the CPU, are to be counted
-    # With --ntasks-per-gpu Slurm counts a CPU for each task, whatever DefCpuPerGPU says (seen on 22.05.8, 24.11.5 and 26.05.5).
+    # With --ntasks-per-gpu Slurm counts a CPU for each task, whatever DefCpuPerGPU says (seen on 22.05.8, 24.11.5,
+    # 26.05.5).
     given = [pool.default_cpus_per_gpu if shape.tasks_per_gpu is None else None for pool in case.pools]
     if all(
         default is not None and (default == target or (found is None and default > target))
