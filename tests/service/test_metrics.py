@@ -165,3 +165,21 @@ def test_slow_and_many_readers_hold_nobody_up(tmp_path: Path, monkeypatch: pytes
         assert all(connection.recv(10) == b"" for connection in slow)  # their time is over
         monkeypatch.setattr(http, "_SECONDS", PATIENCE)
         assert service.get("/metrics")[0] == 200
+
+
+def _descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_who_reads_no_answer_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else everybody on the host could take gsubd's descriptors, one after the other."""
+    monkeypatch.setattr(http, "_SECONDS", 0.3)
+    whole = 64 << 20  # more than the kernel keeps for it
+    with serving(tmp_path) as service:
+        monkeypatch.setattr(service.daemon.counts.registry, "text", lambda: "x" * whole)
+        before = _descriptors()
+        with socket.create_connection(service.address, timeout=PATIENCE) as deaf:
+            deaf.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            assert deaf.recv(1)
+            service.wait(lambda: _descriptors() <= before + 1)
+        assert service.peer().ask()["mode"] == "observe"
