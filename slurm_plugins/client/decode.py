@@ -46,8 +46,12 @@ def job(row: Row) -> Job:
     het_job_id = (parse.count(get("het_job_id", "")) or None) if het_offset is not None else None
     num_nodes = parse.count(get("num_nodes", ""))
     num_tasks = parse.count(get("num_tasks", ""))
-    requests = {name: parse.tres(get(name, "")) for name in _REQUESTS}
+    read = {name: parse.requested(get(name, "")) for name in _REQUESTS}
+    requests = {name: found for name, (found, _) in read.items()}
     total = parse.tres(get("tres", ""))
+    gpus = requested_gpus({**requests, "tres": total, "num_nodes": num_nodes, "num_tasks": num_tasks})
+    if not gpus and not all(whole for _, whole in read.values()):
+        gpus = None  # it may ask for some
     work_dir = parse.text(get("work_dir", ""))
     nodes = parse.hosts(get("nodes"))
     batch_host = parse.word(get("batch_host", ""))
@@ -108,9 +112,9 @@ def job(row: Row) -> Job:
         tres_per_node=requests["tres_per_node"],
         tres_per_socket=requests["tres_per_socket"],
         tres_per_task=requests["tres_per_task"],
-        cpus_per_gpu=parse.tres(get("cpus_per_tres", "")).gpus,
-        memory_per_gpu=_mebibytes(parse.tres(get("mem_per_tres", "")).gpus),
-        gpus=requested_gpus({**requests, "tres": total, "num_nodes": num_nodes, "num_tasks": num_tasks}),
+        cpus_per_gpu=parse.requested(get("cpus_per_tres", ""))[0].gpus,
+        memory_per_gpu=_mebibytes(parse.requested(get("mem_per_tres", ""))[0].gpus),
+        gpus=gpus,
         licenses=parse.text(get("licenses", "")),
         dependency=parse.text(get("dependency", "")),
         comment=parse.text(get("comment", "")),

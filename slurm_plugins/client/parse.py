@@ -296,6 +296,25 @@ def tres(value: str) -> Tres:
     return Tres(tuple(pairs.items()))
 
 
+def requested(value: str) -> tuple[Tres, bool]:
+    """Resources of a request, which Slurm hands on as the user typed it; and whether all of it was understood.
+
+    It takes blanks (``gpu: 2``) and names that we do not read. Those are left out: what one user typed must not keep
+    the others' jobs from being listed.
+    """
+    pairs: dict[str, int] = {}
+    whole = True
+    for item in names(re.sub(r"\s", "", value)):
+        try:
+            found = tres(item)
+        except SlurmFormatError:
+            whole = False
+            continue
+        for name, number in found.items():
+            pairs[name] = pairs.get(name, 0) + number
+    return Tres(tuple(pairs.items())), whole
+
+
 def _tres_name(name: str) -> str:
     if name.startswith("gres:"):
         name = "gres/" + name[5:]

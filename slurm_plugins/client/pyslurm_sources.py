@@ -83,6 +83,13 @@ def _tres(value: object) -> Tres:
     return parse.tres(",".join(f"{name}={count}" for name, count in value.items()))
 
 
+def _requested(value: object) -> Tres:
+    """The same of a request, as far as what the user typed is understood."""
+    if not isinstance(value, dict):
+        return NO_TRES
+    return parse.requested(",".join(f"{name}={count}" for name, count in value.items()))[0]
+
+
 def _dependency(value: object) -> str | None:
     """``afterok:1(unfulfilled),afterany:2`` from the parts that pyslurm made of it."""
     if not isinstance(value, dict):
@@ -154,10 +161,10 @@ _JOB: dict[str, tuple[str, Convert]] = {
     "cpus_per_task": ("cpus_per_task", _number),
     "tres_allocated": ("allocated_tres", _tres),
     "tres_requested": ("requested_tres", _tres),
-    "tres_per_job": ("tres_per_job", _tres),
-    "tres_per_node": ("tres_per_node", _tres),
-    "tres_per_socket": ("tres_per_socket", _tres),
-    "tres_per_task": ("tres_per_task", _tres),
+    "tres_per_job": ("tres_per_job", _requested),
+    "tres_per_node": ("tres_per_node", _requested),
+    "tres_per_socket": ("tres_per_socket", _requested),
+    "tres_per_task": ("tres_per_task", _requested),
     "cpus_per_gpu": ("cpus_per_gpu", _number),
     "memory_per_gpu": ("memory_per_gpu", _mebibytes),
     "licenses": ("licenses", _joined),

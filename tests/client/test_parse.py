@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_plugins.client import parse
+from slurm_plugins.client import decode, parse
 from slurm_plugins.client.errors import SlurmFormatError
 from slurm_plugins.client.resources import Hosts, Tres
 from slurm_plugins.client.states import ExitStatus, JobFlag, JobState, NodeState
@@ -220,6 +220,27 @@ def test_both_forms_of_an_exit_status_agree(code, signal):
 )
 def test_tres(text, expected):
     assert parse.tres(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("gres:gpu: 16", ({"gres/gpu": 16}, True)),
+        ("gres/gpu:a100 : 2,cpu=4", ({"gres/gpu:a100": 2, "cpu": 4}, True)),
+        ("gres:gpu:1,gres:gpu: 1", ({"gres/gpu": 2}, True)),
+        ("gres:gpu:a&b:2,license/x=1", ({"license/x": 1}, False)),
+        ("(null)", ({}, True)),
+    ],
+)
+def test_what_a_user_typed_is_read_as_far_as_it_goes(text, expected):
+    assert parse.requested(text) == expected
+
+
+@given(st.text(max_size=40))
+def test_nothing_that_a_user_types_keeps_a_job_from_being_listed(text):
+    parse.requested(text)
+    row = {"id": "7", "name": "x", "user": "u", "state": "PENDING", "tres_per_job": text}
+    assert decode.job(row).id == 7
 
 
 @pytest.mark.parametrize("text", ["=4", "gres/gpu=x", "cpu=1;mem=2", "cpu=-1"])
