@@ -374,6 +374,12 @@ def test_status_shows_my_jobs_only(clean: Cluster, gsub) -> None:
     assert gsub("status").stdout == ""
 
 
+def test_status_lists_a_job_however_its_gpus_were_typed(gsub):
+    """Slurm takes blanks and hands them on; listing it must not fail, for anybody."""
+    job = job_of(gsub("-H", "--gpus= 2", "--comment=gsub:off", "job.sh").stdout)
+    assert re.search(rf"^{job} +.*PENDING", gsub("status").stdout, re.MULTILINE)
+
+
 def test_ended_jobs_when_asked_for(gsub):
     job = json.loads(gsub("--json", "--wait", "job.sh").stdout)["job_id"]
     assert gsub("status").stdout == ""
