@@ -18,7 +18,7 @@ from gsub.job_desc import WAIT, JobDesc, job_desc
 from gsub.job_env import effective, job_environment
 from gsub.notations import NotationError
 from gsub.sbatch_options import Table
-from gsub.script import Asked, request
+from gsub.script import Asked, foreign, request
 from slurm_plugins.decide.request import HEAD_BYTES, Job, Request
 from slurm_plugins.decide.steps import ENV_NAMES
 
@@ -71,9 +71,17 @@ def components(
     Raises UserError (exit 2) for what sbatch would not submit.
     """
     table = Table.of_release(f"{release[0]:02d}.{release[1]:02d}")
-    asked = request(line, script.decode(errors="replace"), environ, table)
+    text = script.decode(errors="replace")
+    asked = request(line, text, environ, table)
     parts = spread(asked.components)
     _known(parts, table)
+    if (theirs := foreign(text)) and all(option.name != "ignore-pbs" for option in parts[0]):
+        raise UserError(
+            "this submission cannot be explained",
+            why=f"PBS and LSF options are not read here: {theirs}",
+            fix="write them as #SBATCH, or have sbatch leave them out with --ignore-pbs",
+            exit_code=USAGE,
+        )
     descs = [_desc(options, environ, release) for options in parts]
     _apart(descs)
     found = []

@@ -17,6 +17,7 @@ from gsub.argv import CommandLine, read_options
 from gsub.sbatch_options import INPUT_VARIABLES, Table
 
 MAGIC: Final = "#SBATCH"
+_FOREIGN: Final = ("#PBS", "#BSUB")
 _HETJOB: Final = ("hetjob", "packjob")  # the second is its name before 20.02, still obeyed
 _SPACE: Final = " \t\n\v\f\r"
 
@@ -76,6 +77,20 @@ def directives(text: str) -> tuple[Directive, ...]:
                 break
         found.append(Directive(number, split_words(rest), component))
     return tuple(found)
+
+
+def foreign(text: str) -> str:
+    r"""The first line of PBS or LSF options, which sbatch obeys too (unless --ignore-pbs); "" without.
+
+    >>> foreign("#!/bin/sh\n#SBATCH -N 2\n#PBS -l nodes=2\n"), foreign("#!/bin/sh\necho\n#BSUB -n 4\n")
+    ('#PBS -l nodes=2', '')
+    """
+    for line in text.split("\n"):
+        if line.startswith(_FOREIGN):
+            return line
+        if line.strip(_SPACE)[:1] not in ("", "#"):
+            break
+    return ""
 
 
 def split_words(text: str) -> tuple[str, ...]:

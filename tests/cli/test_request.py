@@ -139,6 +139,20 @@ def test_what_is_not_read_here_is_not_guessed(words):
     assert "not read here" in error.value.why and error.value.exit_code == 2
 
 
+def test_options_of_other_batch_systems_are_not_overlooked():
+    script = "#!/bin/sh\n#BSUB -n 4\n#SBATCH -G 16\n"
+    with pytest.raises(UserError, match="cannot be explained") as error:
+        question("t.sh", script=script)
+    assert (
+        error.value.why == "PBS and LSF options are not read here: #BSUB -n 4" and error.value.exit_code == 2
+    )
+    for left_out in (
+        question("--ignore-pbs", "t.sh", script=script),
+        question("t.sh", script=script, SBATCH_IGNORE_PBS="1"),
+    ):
+        assert left_out.job.tres_per_job == "gres/gpu:16" and left_out.job.num_tasks is None
+
+
 def test_long_texts_travel_cut_and_named():
     asked = question("-G1", "--comment", "é" * 3000, "t.sh", GSUB_REPACK="y" * 2000)
     assert asked.job.comment == "é" * 2048
