@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -290,7 +291,7 @@ def test_up_again_changes_nothing_and_other_settings_are_refused(cluster):
     again = Cluster.up(cluster.spec)
     assert again.daemons() == before
     with pytest.raises(DevClusterError, match=r"is up with other settings \(nodes=8\)"):
-        Cluster.up(ClusterSpec(name=cluster.spec.name, nodes=7, slurm=cluster.spec.slurm))
+        Cluster.up(replace(cluster.spec, nodes=7))
 
 
 def test_clusters_stand_side_by_side_and_go_without_a_trace(cluster):

@@ -278,7 +278,10 @@ def records(cluster: Cluster) -> dict[int, list[Record]]:
             continue
         # A value may hold spaces: a field begins at a word with a capital and "=".
         fields = dict(part.split("=", 1) for part in re.split(r" (?=[A-Z][A-Za-z/:]*=)", line.strip()))
-        first = int(fields.get("HetJobId", fields.get("ArrayJobId", fields["JobId"])))
+        number = fields.get("HetJobId", fields.get("ArrayJobId", fields["JobId"]))
+        if not number.isdecimal():
+            continue  # an ended job of another test, whose name looks like fields
+        first = int(number)
         found.setdefault(first, []).append(fields)
     return {first: [plain(record, first) for record in group] for first, group in found.items()}
 

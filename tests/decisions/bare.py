@@ -88,6 +88,8 @@ def records(cluster: Cluster) -> dict[str, dict[str, str]]:
     found = {}
     for line in cluster.run(["scontrol", "show", "job", "-o"], check=True).stdout.splitlines():
         record = dict(re.findall(r"(\w[\w/:]*)=(\S*)", line))
+        if not line.startswith("JobId=") or not record["JobId"].isdecimal():
+            continue  # an ended job of another test, whose name holds newlines or looks like fields
         if "ArrayTaskId" in record:
             shown = f"{record['ArrayJobId']}_{record['ArrayTaskId']}"
         elif "HetJobOffset" in record:

@@ -40,6 +40,8 @@ class Stream:
 
     def __init__(self, cluster: Cluster, folder: Path, user: str | None) -> None:
         self.may_be_cut_off = 0
+        # sbatch asks again by itself when slurmctld drops its answer: the job is there twice, and told once
+        self.may_be_asked_twice = 0
         self._stop = folder / "stop"
         self._stop.unlink(missing_ok=True)
         self._outputs = [folder / f"client-{number}" for number in range(CLIENTS)]
@@ -99,7 +101,8 @@ def stream(clean: Cluster, enforcing: Cluster, user: str | None) -> Iterator[Str
     assert len({*submitted}) == len(submitted)
     assert {*submitted} <= {*map(int, known)}
     # Where an answer was cut off, its job may be there all the same.
-    assert len(known) - len(submitted) <= stream.cut_off <= stream.may_be_cut_off
+    assert stream.cut_off <= stream.may_be_cut_off
+    assert len(known) - len(submitted) <= stream.cut_off + stream.may_be_asked_twice
 
 
 def decided(cluster: Cluster) -> int:
@@ -157,11 +160,13 @@ def test_a_shim_that_cannot_be_loaded_is_left_out(enforcing, stream):
 
 
 def test_slurmctld_is_reconfigured(enforcing, stream):
+    stream.may_be_asked_twice = CLIENTS
     enforcing.run(["scontrol", "reconfigure"], check=True)
     more_decisions(enforcing)
 
 
 def test_slurmctld_is_restarted(enforcing, stream):
+    stream.may_be_asked_twice = CLIENTS
     if not enforcing.version.startswith("22.05"):
         stream.may_be_cut_off = CLIENTS
     enforcing.restart("slurmctld")
