@@ -44,8 +44,8 @@ GATES = {
     # There a service that decides nothing costs one client three in a hundred submissions already.
     "GPU job, 1 client": 0.75,
     "GPU job, 8 clients": 0.65,
-    "CPU job, 1 client": 0.90,
-    "CPU job, 8 clients": 0.85,
+    "CPU job, 1 client": 0.80,
+    "CPU job, 8 clients": 0.80,
     "hung, after 1 s": 0.70,
     "inside, p99 in ms": 20.0,
     "10,000 nodes, p50": 2.0,
