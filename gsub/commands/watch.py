@@ -109,8 +109,11 @@ class _Watcher:
         for shown, part in list(self.parts.items()):
             if seen and shown not in seen and part.job.array_tasks is not None:
                 del self.parts[shown]  # the waiting rest of an array: its last task has started
+        # All parts first: whether output needs a part's name is known when all of them are.
         for shown, job in seen.items():
-            part = self.parts.setdefault(shown, _Part(job))
+            self.parts.setdefault(shown, _Part(job))
+        for shown, job in seen.items():
+            part = self.parts[shown]
             restarted = job.restarts > part.job.restarts
             part.job = job
             if not part.tails:
