@@ -66,6 +66,9 @@ def decide(
         return Decision(decision_id, mode, opted_out=True)
     if not context.inventory:
         return _undecided(request, decision_id, mode, "what the cluster has is not known yet")
+    if not context.inventory.pools_of(request.job.partition):
+        which = f"partition {request.job.partition}" if request.job.partition else "a default partition"
+        return _undecided(request, decision_id, mode, f"{which} is not known here")
     if unknown := sorted(set(request.cut) - _UNREAD):
         why = f"not looked at: {', '.join(unknown[:3])} is longer than what travels to gsub"
         return _undecided(request, decision_id, mode, why)

@@ -134,7 +134,7 @@ TWO_LEAVES = [
     Row("-p debug --gpus=4", grid(1)),
     Row("-p debug --gpus=16", KEPT, "has no nodes that hold its GPUs"),
     Row("-p gpu,debug --gpus=16", grid(2, "gpu:8", whole=True)),
-    Row("-p nowhere --gpus=16", KEPT, "which nodes it may use is not known"),
+    Row("-p nowhere --gpus=16", KEPT, "partition nowhere is not known here"),
     Row("-p cpu --gpus=4", KEPT, "no nodes that hold its GPUs"),
     Row("-n 64", KEPT),
     Row("-p cpu -n 256", KEPT),

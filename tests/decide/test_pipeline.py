@@ -347,3 +347,11 @@ def test_whatever_is_asked_the_answer_keeps_to_the_tables(request_: Request) -> 
             assert name in ENV_NAMES | {"GSUB_DECISION"}
         assert len(decision.answer(7)) <= 64 * 1024
         assert decide(request_, where, decision_id=ID) == decision
+
+
+def test_a_partition_that_slurm_does_not_have_is_told_of() -> None:
+    for partition in ("nowhere", "gpu,nowhere"):
+        decision = run(ask(partition=partition), _TWO_NODES)
+        assert decision.changes == () and [note.text for note in decision.notes] == [
+            f"partition {partition} is not known here"
+        ]
