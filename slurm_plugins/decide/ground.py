@@ -11,7 +11,7 @@ from slurm_plugins.decide.context import Context
 from slurm_plugins.decide.eligible import Place, places
 from slurm_plugins.decide.inventory import Kind, Pool
 from slurm_plugins.decide.request import Job, Request
-from slurm_plugins.decide.shape import NotUnderstood, Shape, shape_of
+from slurm_plugins.decide.shape import NotUnderstood, Shape, requested
 
 __all__ = ["Ground", "ground", "suits", "time_limit"]
 
@@ -35,7 +35,7 @@ class Ground:
 
 def ground(request: Request, context: Context) -> Ground | None:
     """What is certain about a job; None where something is not, and for a job without GPUs: change nothing then."""
-    shape = shape_of(request.job, request.env if request.batch else None)
+    shape = requested(request)
     if isinstance(shape, NotUnderstood) or shape.types or not (shape.gpus or shape.gpus_per_node):
         return None
     found = places(request.job, context.inventory)

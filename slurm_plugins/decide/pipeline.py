@@ -26,7 +26,7 @@ from slurm_plugins.decide.decision import (
 )
 from slurm_plugins.decide.edits import Value, check, check_env
 from slurm_plugins.decide.request import Request, with_edits
-from slurm_plugins.decide.shape import NotUnderstood, shape_of
+from slurm_plugins.decide.shape import NotUnderstood, requested
 from slurm_plugins.decide.stage import Stage
 from slurm_plugins.decide.steps import complete, mirrors
 
@@ -175,7 +175,7 @@ class _Run:
 
 def _facts(request: Request) -> dict[str, float | int | str | None]:
     """The job's shape with all changes made; empty for a job without GPUs, or one that cannot be read."""
-    shape = shape_of(request.job, request.env if request.batch else None)
+    shape = requested(request)
     if isinstance(shape, NotUnderstood) or shape.gpus == 0:
         return {}
     return {

@@ -27,9 +27,9 @@ from typing import Final
 
 from slurm_plugins.client.errors import SlurmFormatError
 from slurm_plugins.client.parse import tres
-from slurm_plugins.decide.request import Job
+from slurm_plugins.decide.request import Job, Request
 
-__all__ = ["NO_GPUS", "NotUnderstood", "Shape", "gpu_items", "shape_of"]
+__all__ = ["NO_GPUS", "NotUnderstood", "Shape", "gpu_items", "requested", "shape_of"]
 
 _MANY: Final = 10_000_000  # more nodes, tasks or GPUs than any cluster has
 
@@ -115,6 +115,11 @@ def gpu_items(text: str | None) -> dict[str, int]:
         for name, count in _tres(text).items()
         if (name == "gres/gpu" or name.startswith("gres/gpu:")) and count
     }
+
+
+def requested(request: Request) -> Shape | NotUnderstood:
+    """What a request asks for; the environment is a witness where the job brings one of its own."""
+    return shape_of(request.job, request.env if request.batch else None)
 
 
 def shape_of(job: Job, env: Mapping[str, str] | None = None) -> Shape | NotUnderstood:

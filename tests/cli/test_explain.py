@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +20,7 @@ from gsub.explanation_view import MODES, facts, lines
 from gsub.remedies import explain as explained
 from gsub.sbatch import told
 from gsub.sbatch_options import Table
-from site_configs.devcluster import Cluster, config
+from site_configs.devcluster import Cluster
 from site_configs.site_model import Mode, Policy, Site
 from slurm_plugins.client.values import Hosts, Node, NodeState, Partition, Tres
 from slurm_plugins.decide.context import Context, SlurmFacts
@@ -31,6 +28,7 @@ from slurm_plugins.decide.decision import Change, Note, Proposal
 from slurm_plugins.decide.inventory import build
 from slurm_plugins.decide.request import Request
 from slurm_plugins.decide.stage import Stage
+from tests.decisions.conftest import policy, site_text
 
 # --- what it says ---------------------------------------------------------------------------------------------------
 
@@ -330,24 +328,9 @@ def test_a_script_that_sbatch_would_not_take(clean, user, folder, script, what):
             assert (done.returncode, done.stderr.splitlines()[0]) == (2, f"gsub: {what}"), words
 
 
-@contextmanager
-def site(cluster: Cluster, text: str) -> Iterator[None]:
-    """Another site file for a while."""
-    before = cluster.paths.site.read_text()
-    cluster.write_site(text)
-    try:
-        yield
-    finally:
-        cluster.write_site(before)
-
-
-def site_text(cluster: Cluster, mode: Mode, more: str = "") -> str:
-    return config.site_toml(replace(cluster.spec, policy=mode), cluster.paths, cluster.ports) + more
-
-
 def test_what_was_said_at_submission(clean, user, folder, gsub):
     """sbatch prints what gsub says on standard error, as "sbatch: gsub set ..."."""
-    with site(clean, site_text(clean, "enforce")):
+    with policy(clean, site_text(clean, "enforce")):
         plain = clean.run(["sbatch", "-H", "-G", "16", "t.sh"], user=user, cwd=folder)
         assert "sbatch: gsub set --nodes=2" in plain.stderr  # what this release's sbatch does with it
         done = gsub("-H", "-G", "16", "t.sh")
@@ -383,7 +366,7 @@ def test_the_mode_of_an_account(clean, user, folder, gsub):
     account = clean.run(
         ["sacctmgr", "-nP", "show", "user", user or "root", "format=DefaultAccount"], check=True
     ).stdout.strip()
-    with site(clean, site_text(clean, "observe", f'\n[accounts.{account}]\nmode = "advise"\n')):
+    with policy(clean, site_text(clean, "observe", f'\n[accounts.{account}]\nmode = "advise"\n')):
         said = json.loads(gsub("explain", "--json", "-J", "acc", "-G", "16", "t.sh").stdout)
         clean.run(["sbatch", "-H", "-J", "acc", "-G", "16", "t.sh"], user=user, cwd=folder, check=True)
         made = recorded(clean, {"acc"})["acc"]

@@ -25,7 +25,7 @@ from slurm_plugins.decide.grid import (
     how_many,
     memory_needed,
 )
-from slurm_plugins.decide.shape import NotUnderstood, gpu_items, shape_of
+from slurm_plugins.decide.shape import NotUnderstood, gpu_items, requested
 from slurm_plugins.decide.stage import NO_PROPOSAL, Change, Context, Job, Note, Proposal, Request, Stage
 
 __all__ = ["Gang"]
@@ -50,7 +50,7 @@ class Gang(Stage):
     def decide(self, request: Request, context: Context) -> Proposal:
         """See `Stage.decide`."""
         job = request.job
-        shape = shape_of(job, request.env if request.batch else None)
+        shape = requested(request)
         if isinstance(shape, NotUnderstood):
             return _left(shape.why)
         if shape.gpus == 0:

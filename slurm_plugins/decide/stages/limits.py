@@ -15,7 +15,7 @@ from site_configs.units import format_duration, format_size
 from slurm_plugins.decide.alike import Group, groups_of
 from slurm_plugins.decide.context import Context
 from slurm_plugins.decide.inventory import Inventory, Pool
-from slurm_plugins.decide.shape import NotUnderstood, Shape, shape_of
+from slurm_plugins.decide.shape import NotUnderstood, Shape, requested
 from slurm_plugins.decide.stage import NO_PROPOSAL, Job, Note, Proposal, Request, Stage
 
 __all__ = ["Limits"]
@@ -37,7 +37,7 @@ class Limits(Stage):
     def decide(self, request: Request, context: Context) -> Proposal:
         """See `Stage.decide`."""
         job, inventory = request.job, context.inventory
-        shape = shape_of(job, request.env if request.batch else None)
+        shape = requested(request)
         if isinstance(shape, NotUnderstood) or shape.types or not (shape.gpus or shape.gpus_per_node):
             return NO_PROPOSAL
         stated = inventory.pools_of(job.partition)
