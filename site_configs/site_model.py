@@ -21,13 +21,17 @@ if TYPE_CHECKING:
 __all__ = [
     "MODES",
     "Account",
+    "Agent",
+    "Check",
     "Failures",
     "GpuType",
+    "Health",
     "Locality",
     "Mode",
     "Partition",
     "Policy",
     "Profiles",
+    "Receipt",
     "Resources",
     "Service",
     "Site",
@@ -52,11 +56,23 @@ _NAME = t.word(
 _PREFIX = t.word(
     "the start of a feature", r"[A-Za-z][A-Za-z0-9_.-]{0,31}", 'Write how the features start, like "leaf".'
 )
+_ARGUMENT = t.word(
+    "a text", r"[^\x00]{1,4096}", "Write each argument as a text of its own; no shell reads it."
+)
 _SERVICE_URL = t.word(
     "the address of the service",
     r"https?://[A-Za-z0-9.:\[\]-]+(/[^\s]*)?",
-    'Write it like "http://controller:6830".',
+    'Write it like "http://controller:6831".',
 )
+_MAIL_HOST = t.word(
+    "the address of a mail server",
+    r"[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?",
+    'Write it like "smtp.example.org" or "localhost:25".',
+)
+_MAIL_FROM = t.word(
+    "a mail address", r"[^\s<>,;:\x00-\x1f@]{1,64}@[A-Za-z0-9.-]{1,253}", 'Write it like "gsub@example.org".'
+)
+_MAIL_DOMAIN = t.word("a mail domain", r"[A-Za-z0-9.-]{1,253}", 'Write it like "example.org".')
 _STORE_URL = t.word(
     "the address of a store",
     r"sqlite:////[^\s?#]+|postgresql\+psycopg://[^\s:@/]*(@[^\s@/]+)?/[^\s]+",
@@ -72,6 +88,7 @@ class Slurm:
         "", t.PATH, "slurm.conf, handed to Slurm's commands as SLURM_CONF. Unset: they look themselves."
     )
     bin: str = t.key("", t.PATH, "Folder of sbatch, squeue... Unset: PATH.")
+    munge_socket: str = t.key("", t.PATH, "Socket of munged (AuthInfo in slurm.conf). Unset: MUNGE's own.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +213,9 @@ class Service:
 
     url: str = t.key("", _SERVICE_URL, "Its HTTP API. Unset: gsub works without, with less to tell.")
     socket: str = t.key("/run/gsub/decision.sock", t.PATH, "The decision socket on the controller's host.")
+    user: str = t.key(
+        "gsub", _USER, "Who gsubd runs as: nodes and users believe its answers only from there."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +228,82 @@ class Store:
         "SQLAlchemy address, without a password: every user can read this file.",
     )
     retention: int = t.key(365 * 86400, t.DURATION, "Records older than this are removed.")
+    series_retention: int = t.key(
+        90 * 86400, t.DURATION, "A job's course over time is removed after this; its summary stays."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """gsub-noded, on each compute node."""
+
+    interval: int = t.key(10, t.DURATION, "From one look at the GPUs to the next.")
+    deadline: int = t.key(5, t.DURATION, "How long a look may take; a driver that is slower counts as hung.")
+    report: int = t.key(60, t.DURATION, "How often the usage of a running job is delivered.")
+    spool: str = t.key("/var/spool/gsub", t.PATH, "Folder on a local disk for records on their way.")
+    spool_size: int = t.key(256, t.SIZE, "Most that the spool holds; then series go first, summaries last.")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A health check: one of gsub's, changed; or, with a command, one of the site's."""
+
+    name: str
+    enabled: bool = t.key(True, t.FLAG, "Is it run?")
+    on_fail: Literal["none", "comment", "drain"] | None = t.key(
+        None,
+        t.choice("none", "comment", "drain"),
+        "none: record it; comment: also tell operators; drain: no new job here. Unset: as the check says.",
+    )
+    command: tuple[str, ...] = t.key(
+        (),
+        t.listing(_ARGUMENT, "a list of texts"),
+        "Program and arguments, run as root: exit code 0 is well, 1 a warning, other an error; "
+        "its first line is the detail. Unset: one of gsub's checks.",
+    )
+    every: int | None = t.key(None, t.DURATION, "From one run to the next. Unset: as the check says.")
+    deadline: int | None = t.key(
+        None, t.DURATION, "A run that takes longer is given up. Unset: as the check says."
+    )
+    warn: float | None = t.key(
+        None, t.ratio(0, 1e12), "Where a warning starts, in the check's unit. Unset: its own."
+    )
+    fail: float | None = t.key(
+        None, t.ratio(0, 1e12), "Where an error starts, in the check's unit. Unset: its own."
+    )
+    paths: tuple[str, ...] = t.key(
+        (), t.listing(t.PATH, "a list of paths"), "Folders or mounts that it looks at. Unset: its own."
+    )
+    nodes: tuple[str, ...] = t.key((), t.HOSTLIST, "Only on these nodes. Unset: on all.")
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Checks of a node's health, run by gsub-noded ahead of need."""
+
+    enabled: bool = t.key(True, t.FLAG, "Are any checks run? Where /etc/gsub/health.off exists, none are.")
+    drain: bool = t.key(
+        False, t.FLAG, "May a failed check keep new jobs off a node? Only where policy.mode is enforce."
+    )
+    checks: Mapping[str, Check] = field(
+        default_factory=dict, hash=False, metadata=t.about(t.named_tables(Check), "")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The summary that a user gets of an ended job."""
+
+    shown: bool = t.key(True, t.FLAG, "At the user's next gsub command?")
+    mail: bool = t.key(False, t.FLAG, "By mail too?")
+    mail_server: str = t.key("localhost:25", _MAIL_HOST, "Where mail is handed in (SMTP).")
+    mail_from: str = t.key("", _MAIL_FROM, "The sender. Unset: gsub@ the controller's full name.")
+    mail_domain: str = t.key(
+        "", _MAIL_DOMAIN, "Users' addresses are NAME@ this. Unset: the mail server adds its own."
+    )
+    mail_above_gpu_hours: float = t.key(
+        0.0, t.ratio(0, 1e9), "Only for jobs that held more GPU-hours than this."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +380,9 @@ class Site:
     profiles: Profiles = t.key(Profiles(), t.table(Profiles), "")
     service: Service = t.key(Service(), t.table(Service), "")
     store: Store = t.key(Store(), t.table(Store), "")
+    agent: Agent = t.key(Agent(), t.table(Agent), "")
+    health: Health = t.key(Health(), t.table(Health), "")
+    receipt: Receipt = t.key(Receipt(), t.table(Receipt), "")
     gpu_types: Mapping[str, GpuType] = field(
         default_factory=dict, hash=False, metadata=t.about(t.named_tables(GpuType), "")
     )

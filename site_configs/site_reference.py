@@ -55,9 +55,8 @@ def _section(cls: type, path: str) -> Iterator[str]:
         kind = item.metadata["kind"]
         # A table with words of its own was described where it stands first.
         if kind.table is not None and not item.metadata["doc"]:
-            yield from _section(
-                kind.table, f"{path}.{name}" if path else f"{name}.NAME" if kind.named else name
-            )
+            where = f"{path}.{name}" if path else name
+            yield from _section(kind.table, f"{where}.NAME" if kind.named else where)
 
 
 def _default(kind: Kind, value: object) -> str:

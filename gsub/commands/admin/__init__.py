@@ -1,0 +1,1 @@
+"""``gsub admin``: what a site's administrators do."""

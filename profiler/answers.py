@@ -1,0 +1,174 @@
+"""What the service answers over HTTP, as values: what its API promises, and what gsub, a node or a notebook reads.
+
+The API's OpenAPI document is made from these types. Times are seconds since the epoch, spans seconds, sizes bytes,
+utilisation per cent; None is "not known". A reader passes over fields that it does not know.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from profiler.records import GpuSeries, GpuUse, HostUse, JobRef, NodeEvent
+
+
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a request was not granted, and what to do."""
+
+    error: str
+    remedy: str = ""
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A record that will never be taken: its place in the batch, its id where it could be read, and why."""
+
+    index: int
+    id: str
+    why: str
+
+
+class Taken(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The answer to a batch of records: the ids of those that are in the store now, and those that never will be.
+
+    `running` are the jobs that Slurm had on that node when it was asked at `seen_at`; None where that is not known.
+    """
+
+    accepted: tuple[str, ...] = ()
+    refused: tuple[Refused, ...] = ()
+    running: tuple[JobRef, ...] | None = None
+    seen_at: float | None = None
+
+
+class JobSummary(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An attempt at a job: what Slurm says of it, and in a few figures how it used its GPUs.
+
+    `complete` once it has ended and every node that started it has told its end. GPU figures are means over its GPUs
+    (peak: the highest); `gpus_idle` are those that were never used; `gpus_known` those that anything is known of.
+    `memory_asked_bytes` is for the whole job; `memory_peak_bytes` the highest of one node.
+    """
+
+    cluster: str
+    job_id: int
+    restarts: int = 0
+    array_job_id: int | None = None
+    array_task_id: int | None = None
+    het_job_id: int | None = None
+    het_offset: int | None = None
+    name: str = ""
+    user: str = ""
+    uid: int | None = None
+    account: str = ""
+    partition: str = ""
+    qos: str = ""
+    state: str | None = None
+    reason: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    submitted: float | None = None
+    started: float | None = None
+    ended: float | None = None
+    time_limit: float | None = None
+    nodes: str = ""
+    cpus: int | None = None
+    gpus: int | None = None
+    memory_asked_bytes: int | None = None
+    work_dir: str = ""
+    complete: bool = False
+    gpus_known: int = 0
+    gpus_idle: int | None = None
+    gpu_seconds: float | None = None
+    utilisation_mean: float | None = None
+    gpu_memory_peak_bytes: int | None = None
+    gpu_memory_total_bytes: int | None = None
+    power_mean_w: float | None = None
+    cpu_seconds: float | None = None
+    memory_peak_bytes: int | None = None
+
+
+class Jobs(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A page of jobs, the last to start first; `next` asks for the page after it."""
+
+    jobs: tuple[JobSummary, ...]
+    next: str | None = None
+
+
+class NodeUse(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a job did on one of its nodes. Without usage yet, `gpus` and `host` are empty."""
+
+    node: str
+    since: float | None = None
+    until: float | None = None
+    final: bool = False
+    ended_by: Literal["epilog", "reconciled", "reboot"] | None = None
+    gpus: tuple[GpuUse, ...] = ()
+    host: HostUse | None = None
+    unseen_seconds: float | None = None
+    note: str = ""
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """A job's use of its GPUs and nodes."""
+
+    job: JobSummary
+    nodes: tuple[NodeUse, ...]
+
+
+class NodeSeries(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One node's columns, a value for each `step` seconds from `since` on."""
+
+    node: str
+    since: float
+    step: float
+    gpus: tuple[GpuSeries, ...] = ()
+    cpus: tuple[float | None, ...] = ()
+    memory_bytes: tuple[float | None, ...] = ()
+
+
+class Series(msgspec.Struct, frozen=True):
+    """A job over time."""
+
+    job: JobSummary
+    nodes: tuple[NodeSeries, ...]
+
+
+class NodeSummary(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A node: when it was last heard of, and which checks are not well there (the last event of each)."""
+
+    name: str
+    heard: float | None = None
+    jobs: tuple[JobRef, ...] = ()
+    unwell: tuple[NodeEvent, ...] = ()
+
+
+class Nodes(msgspec.Struct, frozen=True):
+    """The nodes that ever delivered a record."""
+
+    nodes: tuple[NodeSummary, ...]
+
+
+class Events(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A page of events of a node, the latest first."""
+
+    events: tuple[NodeEvent, ...]
+    next: str | None = None
+
+
+class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why an attempt at a job failed, as far as is known."""
+
+    cluster: str
+    job_id: int
+    restarts: int
+    reason: str
+    confidence: float | None = None
+    evidence: str = ""
+    source: Literal["root", "user"] = "user"
+    at: float | None = None
+
+
+class Verdicts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A page of verdicts, the latest first."""
+
+    verdicts: tuple[Verdict, ...]
+    next: str | None = None

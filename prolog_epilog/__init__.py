@@ -1,0 +1,1 @@
+"""On each compute node: what Slurm's prolog and epilog call, the agent gsub-noded, and health checks."""
