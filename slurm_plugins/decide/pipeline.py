@@ -9,7 +9,6 @@ not see (`steps`), drops the stage's whole proposal with a note. A stage that ra
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from site_configs.site_model import MODES, Mode
@@ -112,17 +111,16 @@ class _Run:
     def take(self, stage: Stage) -> None:
         try:
             proposal = stage.decide(self.now, self.context)
-            changes = tuple(replace(change, stage=stage.name) for change in proposal.changes)
-            self._merge(proposal, changes, stage.name)
+            self._merge(proposal, stage.name)
         # A stage may be a site's own: its fault must not cost a job, or the work of the others.
         except (Exception, SystemExit) as error:
             self.failures.append(StageFailure(stage.name, f"{type(error).__name__}: {error}"[:300]))
 
-    def _merge(self, proposal: Proposal, changes: tuple[Change, ...], stage: str) -> None:
-        notes = [replace(note, stage=stage) for note in proposal.notes]
+    def _merge(self, proposal: Proposal, stage: str) -> None:
+        notes = [Note(note.text, stage, note.inputs, note.advice) for note in proposal.notes]
         reject = None if proposal.reject is None else _lines(proposal.reject)
-        if changes:
-            changes = self._completed(changes, stage)
+        if proposal.changes:
+            changes = self._completed(proposal.changes, stage)
             edits = {change.field: change.after for change in changes}
             for name, value in edits.items():
                 check(name, value)
@@ -141,15 +139,16 @@ class _Run:
             self.reject = reject
 
     def _completed(self, changes: tuple[Change, ...], stage: str) -> tuple[Change, ...]:
-        """The changes, with those of the fields that go with them."""
+        """The stage's changes, with those of the fields that go with them."""
         proposed = {change.field: change for change in changes}
         edits: dict[str, Value] = {name: change.after for name, change in proposed.items()}
-        return tuple(
-            replace(proposed[name], after=value)
-            if name in proposed
-            else Change(name, getattr(self.now.job, name, None), value, stage=stage)
-            for name, value in complete(self.now, edits, self.context.slurm.release).items()
-        )
+        found = []
+        for name, value in complete(self.now, edits, self.context.slurm.release).items():
+            if (own := proposed.get(name)) is not None:
+                found.append(Change(name, own.before, value, own.reason, stage))
+            else:
+                found.append(Change(name, getattr(self.now.job, name, None), value, stage=stage))
+        return tuple(found)
 
     def decision(self, decision_id: str, mode: Mode) -> Decision:
         changes, env = tuple(self.changes), dict(self.env)

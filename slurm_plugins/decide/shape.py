@@ -23,7 +23,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from slurm_plugins.client.errors import SlurmFormatError
 from slurm_plugins.client.parse import tres
@@ -96,7 +97,6 @@ class Shape:
 NO_GPUS: Final = Shape()
 
 
-# Each stage asks for the shape, and users for the same few amounts.
 _tres: Final = lru_cache(maxsize=2048)(tres)
 
 
@@ -128,8 +128,39 @@ def shape_of(job: Job, env: Mapping[str, str] | None = None) -> Shape | NotUnder
     With the environment of a batch job at hand, sbatch's own sum is told from ``-n``: for --ntasks-per-node=4 without
     -N it sends 4 tasks, as if for one node, and from 24.11 on it writes no SLURM_NTASKS then. Such tasks are open.
     """
+    return _shape_or_why(_Said._make(_of_job(job)), "SLURM_NTASKS" not in env if env else False)
+
+
+class _Said(NamedTuple):
+    """The fields of a `Job` that its shape comes of."""
+
+    tres_per_job: str | None
+    tres_per_node: str | None
+    tres_per_socket: str | None
+    tres_per_task: str | None
+    cpus_per_tres: str | None
+    mem_per_tres: str | None
+    ntasks_per_tres: int | None
+    ntasks_per_gpu: int | None
+    ntasks_per_node: int | None
+    num_tasks: int | None
+    min_nodes: int | None
+    max_nodes: int | None
+    sockets_per_node: int | None
+    cpus_per_task: int | None
+    min_mem_per_node: int | None
+    min_mem_per_cpu: int | None
+    shared: int | None
+
+
+_of_job: Final = attrgetter(*_Said._fields)
+
+
+# Each stage asks for the shape, and users for the same few. A text is 4096 characters at most.
+@lru_cache(maxsize=1024)
+def _shape_or_why(said: _Said, tasks_unsaid: bool) -> Shape | NotUnderstood:
     try:
-        return _shape(job, env)
+        return _shape(said, tasks_unsaid)
     except _OddError as odd:
         return NotUnderstood(str(odd))
     except SlurmFormatError:
@@ -140,7 +171,7 @@ class _OddError(Exception):
     """The request contradicts itself, or says too little or too much; the message says which."""
 
 
-def _shape(job: Job, env: Mapping[str, str] | None) -> Shape:
+def _shape(job: _Said, tasks_unsaid: bool) -> Shape:
     per_job, gpu_type, types = _one_type(
         gpu_items(job.tres_per_job), gpu_items(job.tres_per_node), gpu_items(job.tres_per_socket),
         gpu_items(job.tres_per_task),
@@ -151,7 +182,7 @@ def _shape(job: Job, env: Mapping[str, str] | None) -> Shape:
         return NO_GPUS
     low, high = _nodes(job)
     tasks, tasks_per_node = _positive(job.num_tasks), _positive(job.ntasks_per_node)
-    if env and "SLURM_NTASKS" not in env and low is None and tasks == tasks_per_node:
+    if tasks_unsaid and low is None and tasks == tasks_per_node:
         tasks = None
     if per_socket:
         if not job.sockets_per_node:
@@ -201,12 +232,17 @@ def _shape(job: Job, env: Mapping[str, str] | None) -> Shape:
         tasks_per_node,
         per_gpu,
         _positive(job.cpus_per_task),
-        gpu_items(job.cpus_per_tres).get("") or next(iter(gpu_items(job.cpus_per_tres).values()), None),
+        _for_each_gpu(job.cpus_per_tres),
         job.min_mem_per_node,
         _positive(job.min_mem_per_cpu),
-        gpu_items(job.mem_per_tres).get("") or next(iter(gpu_items(job.mem_per_tres).values()), None),
+        _for_each_gpu(job.mem_per_tres),
         job.shared == 0,
     )
+
+
+def _for_each_gpu(text: str | None) -> int | None:
+    items = gpu_items(text)
+    return items.get("") or next(iter(items.values()), None)
 
 
 _Counts = tuple[int | None, int | None, int | None, int | None]
@@ -224,7 +260,7 @@ def _one_type(*bases: dict[str, int]) -> tuple[_Counts, str, tuple[tuple[str, in
     return (counts[0], counts[1], counts[2], counts[3]), gpu_type, several
 
 
-def _nodes(job: Job) -> tuple[int | None, int | None]:
+def _nodes(job: _Said) -> tuple[int | None, int | None]:
     low, high = _positive(job.min_nodes), _positive(job.max_nodes)
     if low is None and high is not None:
         low = 1

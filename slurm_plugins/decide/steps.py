@@ -270,7 +270,9 @@ def _stated(request: Request, name: str) -> bool:
 
 def _other_total(request: Request, edits: Edits) -> str | None:
     """Why GPUs per node do not go with the stated total, which no edit can change; None where they do."""
-    total, each = _gpus(request.job.tres_per_job), _gpus(edits.get("gres"))
+    if "gres" not in edits or request.job.tres_per_job is None:
+        return None
+    total, each = _gpus(request.job.tres_per_job), _gpus(edits["gres"])
     least, most = (edits.get(name, getattr(request.job, name)) for name in ("min_nodes", "max_nodes"))
     if total is None or each is None or least is None or least != most or each * int(least) == total:
         return None
@@ -326,7 +328,9 @@ def complete(request: Request, edits: Edits, release: Release) -> dict[str, Valu
 def _on_one_node(request: Request, edits: Edits) -> bool:
     """The edits put a job on one node that says how many GPUs it wants in all, and not how many on a node."""
     job = request.job
-    if not {"min_nodes", "max_nodes"} & set(edits) or job.tres_per_node or job.tres_per_socket:
+    if job.tres_per_job is None or job.tres_per_node or job.tres_per_socket:
+        return False
+    if "min_nodes" not in edits and "max_nodes" not in edits:
         return False
     nodes = [edits.get(name, getattr(job, name)) for name in ("min_nodes", "max_nodes")]
     return nodes == [1, 1] and _gpus(job.tres_per_job) is not None

@@ -157,6 +157,10 @@ class Daemon:
     # What happens beside the answers
 
     def _decided(self, request: Request, decision: Decision, at: float) -> None:
+        # The answer goes out first. Nothing is lost when gsubd ends: what closes its connections comes after this.
+        asyncio.get_running_loop().call_soon(self._enter, request, decision, at)
+
+    def _enter(self, request: Request, decision: Decision, at: float) -> None:
         self.journal.put(lambda: decision_line(request, decision, at))
         if decision.reject is None or decision.mode != "enforce":
             self.joins.add(Pending.of(request, decision, at))

@@ -46,12 +46,9 @@ class Limits(Stage):
         # A site's own plugin may send a job that names no partition to any of them.
         possible = stated if job.partition else tuple(inventory.pools.values())
         tracked = bool(context.slurm.memory_tracked)
-        refusals = [_refusal(_Case(job, shape, pool, inventory, tracked)) for pool in possible]
-        if all(refusals):
-            # The default partition is the one that the user knows of.
-            first = next(
-                refusal for pool, refusal in zip(possible, refusals, strict=True) if pool is stated[0]
-            )
+        # Where it names none, the default one is told of, which the user knows. It comes first: mostly it can run the job.
+        first = _refusal(_Case(job, shape, stated[0], inventory, tracked))
+        if first and all(_refusal(_Case(job, shape, pool, inventory, tracked)) for pool in possible):
             return Proposal(reject=first)
         return Proposal(notes=tuple(_told(job, shape, stated)))
 

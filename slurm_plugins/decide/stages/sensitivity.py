@@ -16,7 +16,7 @@ from typing import Final, Literal, TypeVar
 from site_configs.site_model import Resources
 from site_configs.units import format_size
 from slurm_plugins.decide.context import Context, Curve, SlurmFacts, Workload
-from slurm_plugins.decide.ground import Ground, ground
+from slurm_plugins.decide.ground import ground
 from slurm_plugins.decide.inventory import Kind, Pool
 from slurm_plugins.decide.shape import Shape
 from slurm_plugins.decide.stage import NO_PROPOSAL, Change, Note, Proposal, Request, Stage
@@ -72,7 +72,10 @@ class Sensitivity(Stage):
         kinds = tuple(group for suiting in found.groups for group in suiting)
         if not all(kind.cpus and kind.memory for kind in kinds):
             return NO_PROPOSAL  # Slurm did not say what they have
-        case = _Case(request, context, found, kinds, context.knowledge.workload(request, found.gpu_type))
+        pools = tuple(place.pool for place in found.places)
+        resources = tuple(context.site.partition(pool.name).resources for pool in pools)
+        workload = context.knowledge.workload(request, found.gpu_type)
+        case = _Case(request, context, found.shape, kinds, pools, resources, workload)
         cpus = _cpus(case)
         memory = _memory(case, cpus)
         return Proposal((*cpus.changes, *memory.changes), (*cpus.notes, *memory.notes))
@@ -84,13 +87,12 @@ class _Case:
 
     request: Request
     context: Context
-    ground: Ground
+    shape: Shape
     kinds: tuple[Kind, ...]
+    pools: tuple[Pool, ...]
+    resources: tuple[Resources, ...]
+    """The site's word for each of the pools."""
     workload: Workload | None
-
-    @property
-    def shape(self) -> Shape:
-        return self.ground.shape
 
     @property
     def gpus(self) -> int | None:
@@ -115,14 +117,6 @@ class _Case:
         if shape.tasks and shape.nodes and shape.tasks % shape.nodes == 0:
             return shape.tasks // shape.nodes
         return None
-
-    @property
-    def pools(self) -> tuple[Pool, ...]:
-        return tuple(place.pool for place in self.ground.places)
-
-    @property
-    def resources(self) -> tuple[Resources, ...]:
-        return tuple(self.context.site.partition(pool.name).resources for pool in self.pools)
 
     @property
     def retune(self) -> Retune:

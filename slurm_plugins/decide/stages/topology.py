@@ -29,7 +29,7 @@ from slurm_plugins.decide.context import Context
 from slurm_plugins.decide.eligible import Place
 from slurm_plugins.decide.ground import Ground, ground, time_limit
 from slurm_plugins.decide.inventory import Pool
-from slurm_plugins.decide.shape import Shape
+from slurm_plugins.decide.shape import NotUnderstood, Shape, requested
 from slurm_plugins.decide.stage import NO_PROPOSAL, Change, Job, Note, Proposal, Request, Stage
 from slurm_plugins.decide.stages.avoid_nodes import to_avoid
 from slurm_plugins.decide.worth import Worth, spoken, worth_of_waiting
@@ -62,7 +62,12 @@ class Topology(Stage):
 
     def decide(self, request: Request, context: Context) -> Proposal:
         """One intent and its worth for each partition that the job may go to; set only where they agree."""
-        if (found := ground(request, context)) is None or found.shape.nodes == 1:
+        shape = requested(request)
+        if (
+            isinstance(shape, NotUnderstood)
+            or shape.nodes == 1
+            or (found := ground(request, context)) is None
+        ):
             return NO_PROPOSAL
         without = to_avoid(request, context, found)
         answers = [_compiled(request, context, found, (place, groups), without) for place, groups in found]
