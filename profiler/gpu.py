@@ -75,6 +75,11 @@ class GpuReading:
     processes: tuple[GpuProcess, ...] | None = None
     xids: tuple[int, ...] | None = None
     fault: str | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    rows_remapped: int | None = None
+    retirement_pending: bool | None = None
+    nvlinks: tuple[bool, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ never its index. Sources: NVML API reference (device queries, MIG management, ev
 from __future__ import annotations
 
 import ctypes
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
@@ -69,6 +70,10 @@ _METRICS = (
     _Metric("ecc_uncorrected", "nvmlDeviceGetTotalEccErrors", (_UNCORRECTED, _VOLATILE), highest=2**53),
 )
 _MEMORY_HIGHEST = 2**44  # 16 TiB
+_NVLINKS_HIGHEST = 36  # NVML_NVLINK_MAX_LINKS
+_HEALTH_EVERY = (
+    30.0  # seconds: each link is a call of its own, and bad memory waits for a reset of the GPU anyway
+)
 
 
 class _LostError(Exception):
@@ -99,6 +104,7 @@ class NvmlReader:
         self._pending_xids: dict[str, list[int]] = defaultdict(list)
         self._event_set: Any = None
         self._watched: set[str] = set()
+        self._health: dict[str, tuple[float, dict[str, Any]]] = {}  # UUID -> (until, fields of a reading)
         self.unreachable = 0
         """GPUs that the driver counts but does not hand out: fallen off the bus before this reader began."""
         try:
@@ -208,6 +214,7 @@ class NvmlReader:
             throttle=self._throttle(gpu.uuid, handle),
             processes=self._processes(gpu.uuid, handle),
             **numbers,
+            **self._slow(gpu.uuid, handle),
         )
 
     def _number(self, gpu: str, metric: _Metric, handle: _Handle) -> _Number:
@@ -240,6 +247,36 @@ class NvmlReader:
         return tuple(
             GpuProcess(item.pid, _plausible(item.usedGpuMemory, _MEMORY_HIGHEST)) for item in running
         )
+
+    # --- health ---
+
+    def _slow(self, gpu: str, handle: _Handle) -> dict[str, Any]:
+        """What changes slowly and costs many calls, as it was lately."""
+        now = time.monotonic()
+        until, fields = self._health.get(gpu, (now, {}))
+        if now >= until:
+            rows = self._ask(gpu, "nvmlDeviceGetRemappedRows", handle)
+            _, remapped, pending, failed = rows if rows is not None else (None,) * 4
+            retiring = self._ask(gpu, "nvmlDeviceGetRetiredPagesPendingStatus", handle)
+            fields = {
+                "remap_pending": _flag(pending),
+                "remap_failed": _flag(failed),
+                "rows_remapped": _plausible(remapped, 2**20),
+                "retirement_pending": _flag(retiring),
+                "nvlinks": self._nvlinks(gpu, handle),
+            }
+            self._health[gpu] = now + _HEALTH_EVERY, fields
+        return fields
+
+    def _nvlinks(self, gpu: str, handle: _Handle) -> tuple[bool, ...] | None:
+        """The links are numbered from 0; the driver knows none after the last."""
+        links: list[bool] = []
+        for link in range(_NVLINKS_HIGHEST):
+            active = _flag(self._ask(gpu, "nvmlDeviceGetNvLinkState", handle, link))
+            if active is None:
+                break
+            links.append(active)
+        return tuple(links) or None
 
     # --- MIG ---
 
@@ -303,6 +340,10 @@ class NvmlReader:
 def _address(handle: _Handle) -> int | None:
     """Where a handle points: ctypes' pointers do not compare."""
     return ctypes.cast(handle, ctypes.c_void_p).value
+
+
+def _flag(value: _Number) -> bool | None:
+    return bool(value) if value in (0, 1) else None
 
 
 def _plausible(value: _Number, highest: float) -> _Number:

@@ -138,7 +138,10 @@ class _Child:
 
     def ask(self, leave_alone: list[str], seconds: float) -> Iterator[Message]:
         """Send a request; yield the answers up to the last one. Raises _HungError, _EndedError."""
-        self._requests.write(msgspec.json.encode(leave_alone) + b"\n")
+        try:
+            self._requests.write(msgspec.json.encode(leave_alone) + b"\n")
+        except BrokenPipeError:
+            raise _EndedError(self._how_it_ended()) from None
         deadline = time.monotonic() + seconds + self._allowance
         while True:
             message = self._decoder.decode(self._line(deadline))

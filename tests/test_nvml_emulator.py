@@ -83,6 +83,8 @@ VALUES: list[tuple[dict[str, Any], list[Any], Any]] = [
     ({"ecc_mode": 0}, ["nvmlDeviceGetTotalEccErrors", GPU, CORRECTED, VOLATILE], "NOT_SUPPORTED"),
     ({}, ["nvmlDeviceGetTotalEccErrors", GPU, 2, VOLATILE], "INVALID_ARGUMENT"),
     ({"remapped_uncorrected": 2, "remap_pending": 1}, ["nvmlDeviceGetRemappedRows", GPU], [0, 2, 1, 0]),
+    ({}, ["nvmlDeviceGetRetiredPagesPendingStatus", GPU], "NOT_SUPPORTED"),
+    ({"retirement_pending": 1}, ["nvmlDeviceGetRetiredPagesPendingStatus", GPU], 1),
     ({}, ["nvmlDeviceGetNvLinkState", GPU, 11], 1),
     ({"nvlink_3": 0}, ["nvmlDeviceGetNvLinkState", GPU, 3], 0),
     ({}, ["nvmlDeviceGetNvLinkState", GPU, 12], "INVALID_ARGUMENT"),

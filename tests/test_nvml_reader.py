@@ -68,7 +68,22 @@ def test_a_gpu_at_work(emulation: Emulation) -> None:
         ecc_uncorrected=2,
         processes=(GpuProcess(os.getpid(), 4000 * MIB),),
         xids=(),
+        remap_pending=False,
+        remap_failed=False,
+        rows_remapped=0,
+        nvlinks=(True,) * 12,
     )
+
+
+def test_the_health_of_a_gpu(emulation: Emulation) -> None:
+    emulation.gpus.set(
+        NODE, 1, remapped_uncorrected=3, remap_pending=1, remap_failed=1, nvlink_2=0, nvlinks=4
+    )
+    emulation.gpus.set(NODE, 2, retirement_pending=1, nvlinks="NOT_SUPPORTED", remap_pending=4294967295)
+    first, second = read(emulation)[1:]
+    assert (first.remap_pending, first.remap_failed, first.rows_remapped) == (True, True, 3)
+    assert (first.nvlinks, first.retirement_pending) == ((True, True, False, True), None)
+    assert (second.nvlinks, second.retirement_pending, second.remap_pending) == (None, True, None)
 
 
 KEYS = {
@@ -83,6 +98,9 @@ KEYS = {
     "throttle_reasons": ["throttle"],
     "ecc_corrected_volatile": ["ecc_corrected"],
     "ecc_mode": ["ecc_corrected", "ecc_uncorrected"],
+    "remap_failed": ["remap_failed", "remap_pending", "rows_remapped"],
+    "nvlinks": ["nvlinks"],
+    "nvlink_0": ["nvlinks"],
 }
 
 
@@ -93,8 +111,11 @@ def test_what_nvml_does_not_tell_is_none_and_the_rest_is_told(
 ) -> None:
     emulation.gpus.set(NODE, 1, **{key: error})
     reading = read(emulation)[1]
+    never = ("fault", "retirement_pending")  # this model remaps rows
     unknown = [
-        name for name in GpuReading.__dataclass_fields__ if getattr(reading, name) is None and name != "fault"
+        name
+        for name in GpuReading.__dataclass_fields__
+        if getattr(reading, name) is None and name not in never
     ]
     assert sorted(unknown) == sorted(fields)
 

@@ -225,6 +225,8 @@ def _default_state(sheet: GpuModel, cluster: str, node: str, number: int, place:
         state |= dict.fromkeys(
             ("remapped_corrected", "remapped_uncorrected", "remap_pending", "remap_failed"), 0
         )
+        # rows are remapped from Ampere on; before, pages were retired
+        state["retirement_pending"] = 0 if not sheet.mig else "NOT_SUPPORTED"
         state["ecc_mode"] = 1
     if sheet.mig:
         state["mig_mode"] = 0

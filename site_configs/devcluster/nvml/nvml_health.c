@@ -65,6 +65,18 @@ EXPORT nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int 
     return NVML_SUCCESS;
 }
 
+EXPORT nvmlReturn_t nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t device, unsigned int *pending)
+{
+    struct view view;
+    uint64_t value;
+    TRY(look_gpu(device, __func__, &view));
+    TRY(text_number(&view.state, "retirement_pending", &value));
+    if (pending == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *pending = (unsigned int)value;
+    return NVML_SUCCESS;
+}
+
 EXPORT nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned int link, unsigned int *active)
 {
     struct view view;

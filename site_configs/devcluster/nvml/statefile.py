@@ -77,6 +77,7 @@ NUMBER_KEYS = DERIVED_KEYS | frozenset(
         "remapped_uncorrected",
         "remap_pending",
         "remap_failed",
+        "retirement_pending",
         "nvlinks",
         "mig_mode",
         "mig_mode_pending",
