@@ -24,12 +24,13 @@ from slurm_plugins.decide.decision import (
     StageFailure,
 )
 from slurm_plugins.decide.edits import Value, check, check_env
+from slurm_plugins.decide.recent import Recent
 from slurm_plugins.decide.request import Request, with_edits
 from slurm_plugins.decide.shape import NotUnderstood, requested
 from slurm_plugins.decide.stage import Stage
 from slurm_plugins.decide.steps import complete, mirrors
 
-__all__ = ["decide", "mode_for", "option", "sentence"]
+__all__ = ["Walk", "decide", "mode_for", "option", "sentence"]
 
 # Fields that no stage reads: cut short, they change no decision.
 _UNREAD: Final = frozenset(
@@ -44,6 +45,7 @@ def decide(
     decision_id: str,
     stages: Sequence[Stage] | None = None,
     mode: Mode | None = None,
+    recent: Recent[Walk] | None = None,
 ) -> Decision:
     """Decide one request.
 
@@ -52,6 +54,7 @@ def decide(
     decision_id: "d-" and 16 hexadecimal digits, made by the caller: nothing here is random.
     stages: None for gsub's own. mode: None for what the site file says of the job's partition, account and
     user.
+    recent: where the caller keeps what stages said of jobs like this one; None: nothing is kept.
 
     Never raises for what a request, a site's stage or an odd snapshot may hold.
     """
@@ -71,12 +74,16 @@ def decide(
     if unknown := sorted(set(request.cut) - _UNREAD):
         why = f"not looked at: {', '.join(unknown[:3])} is longer than what travels to gsub"
         return _undecided(request, decision_id, mode, why)
-    run = _Run(request, context)
-    for stage in stages:
-        run.take(stage)
-        if run.reject is not None:
-            break
-    return run.decision(decision_id, mode)
+    if recent is None:
+        return Walk.through(stages, request, context).decision(decision_id, mode)
+    walk = recent.get(
+        request,
+        context,
+        stages,
+        lambda: Walk.through(stages, request, context),
+        sure=lambda walk: not walk.failures,  # what fails once may do well the next time
+    )
+    return walk.decision(decision_id, mode)
 
 
 def _undecided(request: Request, decision_id: str, mode: Mode, why: str) -> Decision:
@@ -95,8 +102,8 @@ def mode_for(request: Request, context: Context) -> Mode:
     )
 
 
-class _Run:
-    """One walk through the stages."""
+class Walk:
+    """One walk through the stages: what they said of a request, whatever becomes of it."""
 
     def __init__(self, request: Request, context: Context) -> None:
         self.asked = request
@@ -108,7 +115,18 @@ class _Run:
         self.failures: list[StageFailure] = []
         self.reject: str | None = None
 
+    @classmethod
+    def through(cls, stages: Sequence[Stage], request: Request, context: Context) -> Walk:
+        """Past all of them, or up to the one that refuses the job."""
+        walk = cls(request, context)
+        for stage in stages:
+            walk.take(stage)
+            if walk.reject is not None:
+                break
+        return walk
+
     def take(self, stage: Stage) -> None:
+        """One stage more."""
         try:
             proposal = stage.decide(self.now, self.context)
             self._merge(proposal, stage.name)
@@ -151,6 +169,7 @@ class _Run:
         return tuple(found)
 
     def decision(self, decision_id: str, mode: Mode) -> Decision:
+        """The decision that it leads to, under an id and in a mode."""
         changes, env = tuple(self.changes), dict(self.env)
         say = _say(changes, self.notes, self.reject, mode, self.asked.opted_in)
         if mode == "enforce" and self.reject is None:

@@ -18,7 +18,8 @@ import msgspec
 
 from slurm_plugins.decide.context import Context
 from slurm_plugins.decide.decision import Decision, Note
-from slurm_plugins.decide.pipeline import decide
+from slurm_plugins.decide.pipeline import Walk, decide
+from slurm_plugins.decide.recent import Recent
 from slurm_plugins.decide.request import Request, RequestError, parse_request
 from slurm_plugins.decide.stage import Stage
 from slurm_plugins.service.counts import Counts
@@ -54,6 +55,7 @@ class Desk:
         self._done = done
         self._fresh = fresh
         self._faults: set[str] = set()
+        self._recent: Recent[Walk] = Recent()
 
     def answer(self, line: bytes) -> bytes:
         """The answer to one line, newline included. Never raises."""
@@ -65,7 +67,11 @@ class Desk:
             return _error(_id_in(line), str(error))
         try:
             decision = decide(
-                request, self.context, decision_id=f"d-{secrets.token_hex(8)}", stages=self.stages
+                request,
+                self.context,
+                decision_id=f"d-{secrets.token_hex(8)}",
+                stages=self.stages,
+                recent=self._recent,
             )
             if decision.reject is not None and not self._fresh():
                 decision = _let_pass(decision)

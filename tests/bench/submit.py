@@ -23,9 +23,9 @@ from dataclasses import asdict, dataclass
 from site_configs.devcluster import Cluster, ClusterSpec
 from site_configs.devcluster.spec import RELEASES, Release
 from tests.bench import deciding
-from tests.bench.submitting import CPU, GPU, Bench, bench
+from tests.bench.submitting import CPU, GPU, NEW, Bench, bench
 
-LOADS = {"GPU job, 1 client": (1, GPU), "GPU job, 8 clients": (8, GPU)}
+LOADS = {"GPU job, 1 client": (1, GPU), "GPU job, 8 clients": (8, GPU), "new GPU job, 1 client": (1, NEW)}
 LOADS |= {"CPU job, 1 client": (1, CPU), "CPU job, 8 clients": (8, CPU)}
 BLOCK_S = 0.4
 

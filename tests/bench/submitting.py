@@ -16,6 +16,8 @@ from site_configs.devcluster import Cluster, gsubd
 from tests.bench.bench_cli import SCRIPT
 
 GPU = ("--gpus-per-node=1",)
+NEW = (*GPU, "--job-name=job-{now}")
+"""No two alike: each is decided from the start."""
 CPU = ("--ntasks=2",)
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,7 +30,8 @@ NULL = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0)]
 NULL += [(os.POSIX_SPAWN_OPEN, fd, "/dev/null", os.O_WRONLY, 0) for fd in (1, 2)]
 def client(argv, start, seconds, most, ends, failed):
     while time.perf_counter() - start < seconds and len(ends) < most:
-        pid = os.posix_spawn(argv[0], argv, os.environ, file_actions=NULL)
+        words = [word.replace("{now}", str(time.monotonic_ns())) for word in argv]
+        pid = os.posix_spawn(argv[0], words, os.environ, file_actions=NULL)
         status = os.waitpid(pid, 0)[1]
         ends.append(time.perf_counter() - start)
         if status:

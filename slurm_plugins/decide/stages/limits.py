@@ -46,7 +46,7 @@ class Limits(Stage):
         # A site's own plugin may send a job that names no partition to any of them.
         possible = stated if job.partition else tuple(inventory.pools.values())
         tracked = bool(context.slurm.memory_tracked)
-        # Where it names none, the default one is told of, which the user knows. It comes first: mostly it can run the job.
+        # Where it names none, the default one is told of, which the user knows: first, since mostly it can run it.
         first = _refusal(_Case(job, shape, stated[0], inventory, tracked))
         if first and all(_refusal(_Case(job, shape, pool, inventory, tracked)) for pool in possible):
             return Proposal(reject=first)
