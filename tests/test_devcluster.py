@@ -17,8 +17,18 @@ from pathlib import Path
 
 import pytest
 
-from site_configs.devcluster import Cluster, ClusterSpec, DevClusterError, config, demo, gsubd, supervisor
+from site_configs.devcluster import (
+    Cluster,
+    ClusterSpec,
+    DevClusterError,
+    config,
+    demo,
+    gsubd,
+    layouts,
+    supervisor,
+)
 from site_configs.devcluster.machine import alive, locked, open_to_all, processes_with
+from site_configs.devcluster.nvml import EmulatedGpus
 from site_configs.devcluster.spec import RELEASES, Paths, state_home
 from site_configs.site import load_site
 
@@ -40,6 +50,9 @@ WHO = config.Identity("host1", "slurm", "root")
         ({"gpus": 17}, "17 GPUs a node"),
         ({"slurm": "sid"}, "'sid': want one of host, trixie, forky"),
         ({"policy": "force"}, "'force': want one of observe, advise, enforce"),
+        ({"nodes": 2, "layouts": ("plain", "odd")}, "'odd': want one of plain, reversed, gaps, mig"),
+        ({"nodes": 1, "layouts": ("plain", "plain")}, "2 GPU layouts for 1 nodes"),
+        ({"nodes": 1, "gpus": 2, "layouts": ("mig",)}, "the layout mig wants 3 or more"),
         ({"deadline": 0.0}, "0.0 s: want more than 0"),
         ({"deadline": 2.0}, "2.0 s: want more than 0, and at most 1 s"),
     ],
@@ -63,7 +76,7 @@ def test_nodes_are_spread_over_two_leaves(nodes, leaves):
 
 
 def test_specification_survives_its_file():
-    spec = ClusterSpec("x", 3, 2, "trixie", "advise", False)
+    spec = ClusterSpec("x", 3, 4, "trixie", "advise", False, layouts=("plain", "mig"))
     assert ClusterSpec.from_json(spec.to_json()) == spec
 
 
@@ -76,9 +89,9 @@ def test_slurm_conf_declares_what_was_asked(accounting, gsub):
     nodes = [line for line in lines if line.startswith("NodeName=")]
     assert len(nodes) == 2
     assert "NodeName=n[1-4] " in nodes[0]
-    assert "Port=[20004-20007] " in nodes[0]
+    assert "Port=[20005-20008] " in nodes[0]
     assert "Feature=a100,leaf1" in nodes[0]
-    assert "Port=[20008-20011] " in nodes[1]
+    assert "Port=[20009-20012] " in nodes[1]
     assert all("Gres=gpu:4 " in line for line in nodes)
     assert ("AccountingStorageType=accounting_storage/slurmdbd" in lines) is accounting
     tiers = {
@@ -102,7 +115,10 @@ def test_the_site_file_is_a_valid_one_and_agrees_with_slurm(tmp_path, policy):
     assert list(site.partitions) == ["gpu", "debug", "urgent"]
     assert {p.gpus_per_node for p in site.partitions.values()} == {2}
     assert site.service.socket == str(paths.decision_socket)
-    assert site.service.url == "http://127.0.0.1:20003"
+    assert site.service.url == "http://127.0.0.1:20004"
+    assert site.service.user == "gsub"
+    assert site.slurm.munge_socket == str(paths.munge_socket)
+    assert site.store.url == f"sqlite:///{tmp_path}/spool/gsub/store.db"
 
 
 def test_job_submit_lua_is_the_shipped_one_with_the_clusters_paths():
@@ -128,6 +144,39 @@ def test_one_node_and_one_gpu_need_no_brackets():
     assert config.topology_conf(spec) == "SwitchName=leaf1 Nodes=n1\nSwitchName=spine Switches=leaf1\n"
 
 
+def test_gpus_are_laid_out_as_asked():
+    """One line a kind of node; a device file for all that gres.conf names, nvidia0 of a cut GPU too."""
+    spec = ClusterSpec(nodes=5, gpus=4, layouts=("plain", "plain", "reversed", "gaps", "mig"))
+    paths = Paths(Path("/s"))
+    assert config.gres_conf(spec, paths).splitlines() == [
+        "NodeName=n[1-2] Name=gpu File=/s/dev/nvidia[0-3]",
+        "NodeName=n3 Name=gpu File=/s/dev/nvidia[0-3]",
+        "NodeName=n4 Name=gpu File=/s/dev/nvidia[1,3-5]",
+        "NodeName=n5 Name=gpu Type=a100 File=/s/dev/nvidia[1-2]",
+        "NodeName=n5 Name=gpu Type=3g.40gb MultipleFiles="
+        "/s/dev/nvidia0,/s/dev/nvidia-caps/nvidia-cap66,/s/dev/nvidia-caps/nvidia-cap67",
+        "NodeName=n5 Name=gpu Type=1g.10gb MultipleFiles="
+        "/s/dev/nvidia0,/s/dev/nvidia-caps/nvidia-cap75,/s/dev/nvidia-caps/nvidia-cap76",
+    ]
+    named = set(re.findall(r"nvidia-caps/nvidia-cap\d+", config.gres_conf(spec, paths)))
+    names = layouts.device_files(spec.layouts, 4)
+    assert {*names} == named | {f"nvidia{i}" for i in range(6)}
+    text = config.slurm_conf(spec, paths, config.Ports(20000), WHO)
+    nodes = {line.split()[0]: line for line in text.splitlines() if line.startswith("NodeName=")}
+    assert [*nodes] == ["NodeName=n[1-2]", "NodeName=n3", "NodeName=n4", "NodeName=n5"]
+    assert " Gres=gpu:4 " in nodes["NodeName=n4"]
+    assert " Gres=gpu:a100:2,gpu:3g.40gb:1,gpu:1g.10gb:1 " in nodes["NodeName=n5"]
+
+
+def test_nvml_shows_the_layouts(tmp_path):
+    gpus = EmulatedGpus(tmp_path)
+    for node, layout in {"n1": "reversed", "n2": "gaps", "n3": "mig"}.items():
+        layouts.emulate(gpus, node, layout, 4, "c")
+    assert gpus.nodes() == {"n1": (0, 1, 2, 3), "n2": (0, 1, 2, 3, 4, 5), "n3": (0, 1, 2)}
+    assert [gpus.state("n1", i)["pci"] for i in (0, 3)] == ["00000000:04:00.0", "00000000:01:00.0"]
+    assert gpus.state("n3", 0)["mig_mode"] == 1
+
+
 def test_ports_do_not_overlap():
     spec = ClusterSpec(nodes=8)
     ports = config.Ports(21000)
@@ -136,6 +185,7 @@ def test_ports_do_not_overlap():
         ports.slurmdbd,
         ports.mariadb,
         ports.gsubd,
+        ports.api,
         *(ports.slurmd(i) for i in range(1, 9)),
     ]
     assert sorted(taken) == list(range(21000, 21000 + config.Ports.count(spec)))

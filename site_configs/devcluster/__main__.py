@@ -8,10 +8,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from typing import cast
 
 import click
 
 from site_configs.devcluster.cluster import Cluster
+from site_configs.devcluster.layouts import LAYOUTS, Layout
 from site_configs.devcluster.spec import (
     POLICIES,
     RELEASES,
@@ -65,6 +67,10 @@ def main() -> None:
 )
 @click.option("--accounting/--no-accounting", default=True, show_default=True, help="slurmdbd on MariaDB.")
 @click.option("--gsub/--no-gsub", default=True, show_default=True, help="Shim and gsubd.")
+@click.option(
+    "--agents/--no-agents", default=False, show_default=True, help="Hooks, and gsub-noded on each node."
+)
+@click.option("--layouts", default="", help=f"Of the GPUs of n1,n2...: {', '.join(LAYOUTS)}; default: plain.")
 @click.option("--deadline", type=float, help="Of the shim, in seconds, at most 1; default: its own, 50 ms.")
 def up(  # noqa: PLR0917 - click passes them by name
     name: str,
@@ -74,10 +80,15 @@ def up(  # noqa: PLR0917 - click passes them by name
     policy: Policy,
     accounting: bool,
     gsub: bool,
+    agents: bool,
+    layouts: str,
     deadline: float | None,
 ) -> None:
     """Start the cluster; once it is up, do nothing but renew its copy of gsub."""
-    spec = ClusterSpec(name, nodes, gpus, slurm, policy, accounting, gsub, deadline)
+    laid_out = cast(tuple[Layout, ...], tuple(filter(None, layouts.split(","))))
+    spec = ClusterSpec(
+        name, nodes, gpus, slurm, policy, accounting, gsub, deadline, agents=agents, layouts=laid_out
+    )
     started = time.monotonic()
     cluster = Cluster.up(spec, say=_progress())
     took = time.monotonic() - started

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from site_configs.devcluster import accounting, config, gsubd, pythonenv, rootfs
+from site_configs.devcluster import accounting, agents, config, gsubd, layouts, pythonenv, rootfs
 from site_configs.devcluster.folder import MARKER, check_place, empty, is_ours, shut
 from site_configs.devcluster.machine import (
     SYSTEM_PATH,
@@ -75,6 +75,8 @@ class Cluster(Running):
                 pythonenv.install(found.rootfs, found.paths, say=say)
                 if spec.gsub:
                     gsubd.install_shim(found.paths, spec.deadline)
+                if spec.has_agents:
+                    agents.install_hooks(found.paths)
                 found._heal()
                 return found
             if found is not None:
@@ -138,7 +140,7 @@ class Cluster(Running):
         paths = Paths(cluster_folder(name))
         try:
             kept = json.loads(paths.spec.read_text())
-            spec = ClusterSpec(**kept["spec"])
+            spec = ClusterSpec.from_values(kept["spec"])
             binds = Path(kept["binds"]) if kept["binds"] else None
             files = Rootfs(spec.slurm, Path(kept["rootfs"]), binds)
             return cls(spec, paths, config.Ports(int(kept["port"])), files)
@@ -206,7 +208,7 @@ class Cluster(Running):
             "slurm.conf": config.slurm_conf(self.spec, paths, self.ports, who),
             "gres.conf": config.gres_conf(self.spec, paths),
             "topology.conf": config.topology_conf(self.spec),
-            "site.toml": config.site_toml(self.spec, paths, self.ports),
+            "site.toml": config.site_toml(self.spec, paths, self.ports, self.daemon_user(gsubd.USER).name),
         }
         if self.spec.slurm != "host" or not self._host_is_2205():
             texts["cgroup.conf"] = config.cgroup_conf()
@@ -214,8 +216,11 @@ class Cluster(Running):
             (paths.etc / name).write_text(text)
         if self.spec.gsub:
             gsubd.install_shim(paths, self.spec.deadline)
-        for index in range(self.spec.gpus):
-            device_file(paths.dev / f"nvidia{index}")
+        if self.spec.has_agents:
+            agents.install_hooks(paths)
+        for name in layouts.device_files(tuple(map(self.spec.layout, self.spec.node_names)), self.spec.gpus):
+            (paths.dev / name).parent.mkdir(exist_ok=True)
+            device_file(paths.dev / name)
         self._folders()
         self._gpus()
         pythonenv.install(self.rootfs, self.paths, say=self.say)
@@ -234,10 +239,15 @@ class Cluster(Running):
         if self.spec.gsub:
             owners |= dict.fromkeys(("run/gsub", "spool/gsub"), self.daemon_user(gsubd.USER))
         owners |= {f"spool/{node}": root for node in self.spec.node_names}
+        private = {*_PRIVATE}
+        if self.spec.has_agents:
+            for node in self.spec.node_names:
+                private.add(f"spool/gsub-{node}")
+                owners |= {f"spool/gsub-{node}": root, f"noded/{node}": root}
         for name, owner in owners.items():
             folder = self.paths.root / name
             folder.mkdir(parents=True, exist_ok=True)
-            folder.chmod(0o700 if name in _PRIVATE else 0o755)
+            folder.chmod(0o700 if name in private else 0o755)
             give(folder, owner)
         for folder in (self.paths.log, self.paths.run):
             give(folder, slurm)
@@ -259,9 +269,9 @@ class Cluster(Running):
             nvml.build(self.paths.lib)
         except nvml.BuildError as error:
             raise DevClusterError(str(error)) from error
-        nvml.EmulatedGpus(self.paths.gpus).create(
-            self.spec.node_names, self.spec.gpus, cluster=self.spec.name
-        )
+        emulated = nvml.EmulatedGpus(self.paths.gpus)
+        for node in self.spec.node_names:
+            layouts.emulate(emulated, node, self.spec.layout(node), self.spec.gpus, self.spec.name)
 
     # --- starting and ending ----------------------------------------------------------------------------------------
 
@@ -295,7 +305,12 @@ class Cluster(Running):
             self._launch(f"slurmd-{node}")
         self._await("the nodes", self._nodes_answer, f"slurmd-{self.spec.node_names[-1]}")
         if self.spec.gsub:
-            self.start("gsubd")  # last: its first look at the nodes finds them all
+            self.start("gsubd")  # after the nodes: its first look at them finds them all
+        if self.spec.has_agents:
+            self.say("starting the agents of the nodes")
+            for node in self.spec.node_names:
+                self._launch(f"{agents.PREFIX}{node}")
+            self._await("the agents", self._agents_run, f"{agents.PREFIX}{self.spec.node_names[-1]}")
         if not self.version.startswith(KNOWN_MAJORS):
             self.say(
                 f"warning: Slurm {self.version} is not one that gsub was tested with ({', '.join(KNOWN_MAJORS)})"
@@ -306,6 +321,7 @@ class Cluster(Running):
         names = ["munged", *(("mariadbd", "slurmdbd") if self.spec.accounting else ())]
         names += [f"slurmd-{node}" for node in self.spec.node_names]
         names += ["gsubd"] if self.spec.gsub else []
+        names += [f"{agents.PREFIX}{node}" for node in self.spec.node_names] if self.spec.has_agents else []
         running = self.daemons()
         for name in names:
             if name not in running:

@@ -6,11 +6,15 @@ Facts of `slurm.conf` on one machine (several slurmd, GPU device files, cgroups 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
+from site_configs.devcluster import layouts
+from site_configs.devcluster.agents import HOOKS
 from site_configs.devcluster.spec import (
     CPUS_PER_NODE,
     GPU_MODEL,
+    GSUB_USER,
     MEMORY_MB_PER_NODE,
     ClusterSpec,
     Paths,
@@ -50,14 +54,19 @@ class Ports:
         """gsubd's HTTP."""
         return self.base + 3
 
+    @property
+    def api(self) -> int:
+        """gsub's HTTP API."""
+        return self.base + 4
+
     def slurmd(self, index: int) -> int:
         """The node daemon's of node number `index` (from 1)."""
-        return self.base + 3 + index
+        return self.base + 4 + index
 
     @staticmethod
     def count(spec: ClusterSpec) -> int:
         """How many ports a cluster takes."""
-        return 4 + spec.nodes
+        return 5 + spec.nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +129,8 @@ def slurm_conf(spec: ClusterSpec, paths: Paths, ports: Ports, who: Identity) -> 
     ]
     if spec.gsub:
         lines.append("JobSubmitPlugins=lua")
+    if spec.has_agents:
+        lines += [f"{key}={paths.libexec}/{name}" for key, name in HOOKS.items()]
     if spec.accounting:
         lines += [
             "AccountingStorageType=accounting_storage/slurmdbd",
@@ -133,14 +144,17 @@ def slurm_conf(spec: ClusterSpec, paths: Paths, ports: Ports, who: Identity) -> 
         ]
     else:
         lines += ["AccountingStorageType=accounting_storage/none"]
-    for leaf, nodes in spec.leaves.items():
-        start, stop = int(nodes[0][1:]), int(nodes[-1][1:])
-        lines.append(
-            f"NodeName={_nodes(nodes)} NodeHostname={who.hostname} NodeAddr=127.0.0.1 "
-            f"Port={_range(ports.slurmd(start), ports.slurmd(stop))} "
-            f"CPUs={CPUS_PER_NODE} Sockets=2 CoresPerSocket={CPUS_PER_NODE // 2} ThreadsPerCore=1 "
-            f"RealMemory={MEMORY_MB_PER_NODE} Gres=gpu:{spec.gpus} Feature={GPU_MODEL},{leaf}"
-        )
+    for leaf, members in spec.leaves.items():
+        for layout, group in groupby(members, key=spec.layout):
+            nodes = tuple(group)
+            start, stop = int(nodes[0][1:]), int(nodes[-1][1:])
+            lines.append(
+                f"NodeName={_nodes(nodes)} NodeHostname={who.hostname} NodeAddr=127.0.0.1 "
+                f"Port={_range(ports.slurmd(start), ports.slurmd(stop))} "
+                f"CPUs={CPUS_PER_NODE} Sockets=2 CoresPerSocket={CPUS_PER_NODE // 2} ThreadsPerCore=1 "
+                f"RealMemory={MEMORY_MB_PER_NODE} Gres={layouts.gres(layout, spec.gpus, GPU_MODEL)} "
+                f"Feature={GPU_MODEL},{leaf}"
+            )
     everyone = _nodes(spec.node_names)
     # Without a stated need a job gets CPUs and memory in proportion to its GPUs, as most sites have it.
     defaults = f"DefCpuPerGPU={cpus_per_gpu} DefMemPerCPU={MEMORY_MB_PER_NODE // CPUS_PER_NODE}"
@@ -153,7 +167,10 @@ def slurm_conf(spec: ClusterSpec, paths: Paths, ports: Ports, who: Identity) -> 
 
 def gres_conf(spec: ClusterSpec, paths: Paths) -> str:
     """The GPUs' device files; a `Count` without `File` would make the nodes INVAL."""
-    return f"NodeName={_nodes(spec.node_names)} Name=gpu File={paths.dev}/nvidia{_range(0, spec.gpus - 1)}\n"
+    lines = []
+    for layout, group in groupby(spec.node_names, key=spec.layout):
+        lines += layouts.gres_conf(_nodes(tuple(group)), layout, spec.gpus, GPU_MODEL, paths.dev)
+    return "\n".join(lines) + "\n"
 
 
 def topology_conf(spec: ClusterSpec) -> str:
@@ -198,8 +215,8 @@ def _range(first: int, last: int) -> str:
     return str(first) if first == last else f"[{first}-{last}]"
 
 
-def site_toml(spec: ClusterSpec, paths: Paths, ports: Ports) -> str:
-    """The cluster's site file, as a sysadmin would write it."""
+def site_toml(spec: ClusterSpec, paths: Paths, ports: Ports, user: str = GSUB_USER) -> str:
+    """The cluster's site file, as a sysadmin would write it; `user` runs gsubd."""
     lines = [
         "# The development cluster as a site; every key is in docs/site-file.md.",
         f'cluster = "{spec.name}"',
@@ -207,6 +224,7 @@ def site_toml(spec: ClusterSpec, paths: Paths, ports: Ports) -> str:
         "",
         "[slurm]",
         f'conf = "{paths.slurm_conf}"',
+        f'munge_socket = "{paths.munge_socket}"',
         "",
         "[topology]",
         f'file = "{paths.etc}/topology.conf"',
@@ -216,7 +234,16 @@ def site_toml(spec: ClusterSpec, paths: Paths, ports: Ports) -> str:
         "",
         "[service]",
         f'socket = "{paths.decision_socket}"',
-        *([f'url = "http://127.0.0.1:{ports.gsubd}"'] if spec.gsub else []),
+        f'user = "{user}"',
+        *([f'url = "http://127.0.0.1:{ports.api}"'] if spec.gsub else []),
+        "",
+        "[store]",
+        f'url = "sqlite:///{paths.gsub_state}/store.db"',
+        "",
+        "[agent]",
+        "# jobs are short here; a site's default is 10 s and 60 s",
+        'interval = "2 s"',
+        'report = "4 s"',
         "",
         f"[gpu_types.{GPU_MODEL}]",
         'memory = "80G"',

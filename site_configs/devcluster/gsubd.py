@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from site_configs.devcluster.config import Ports
 from site_configs.devcluster.pythonenv import REPOSITORY
-from site_configs.devcluster.spec import Paths
+from site_configs.devcluster.spec import GSUB_USER, Paths
 
-USER: Final = "gsub"
+USER: Final = GSUB_USER
 _LUA: Final = REPOSITORY / "slurm_plugins/lua"
 _BESIDE_SLURM_CONF: Final = ("job_submit.lua", "cli_filter.lua")
 

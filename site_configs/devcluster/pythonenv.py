@@ -18,7 +18,12 @@ from site_configs.devcluster.rootfs import Rootfs, Say, install_packages
 from site_configs.devcluster.spec import DevClusterError, Paths, cache_home
 
 PACKAGES: Final = ("gsub", "slurm_plugins", "profiler", "prolog_epilog", "site_configs")
-SCRIPTS: Final = {"gsub": "gsub.cli", "gsubd": "slurm_plugins.service.__main__"}
+SCRIPTS: Final = {
+    "gsub": "gsub.cli",
+    "gsubd": "slurm_plugins.service.__main__",
+    "gsub-noded": "prolog_epilog.agent.__main__",
+}
+EXTRAS: Final = ("examples", "service", "postgresql")
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 _PASSED_ON: Final = ("PIP_", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
@@ -138,14 +143,14 @@ def _bare_argv(rootfs: Rootfs, *command: str) -> list[str]:
 
 
 def _requirements() -> tuple[str, ...]:
-    """What `gsub[examples]` asks for, from the package's own metadata."""
+    """What gsub with `EXTRAS` asks for, from the package's own metadata."""
     lines = requires("gsub") or []
     wanted = []
     for line in lines:
         requirement, _, marker = (part.strip() for part in line.partition(";"))
         if "extra ==" not in marker:
             wanted.append(line)
-        elif "examples" in marker:
+        elif any(extra in marker for extra in EXTRAS):
             wanted.append(requirement)
     return tuple(sorted(wanted))
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from site_configs.devcluster import config, daemons, gsubd, supervisor
+from site_configs.devcluster import agents, config, daemons, gsubd, supervisor
 from site_configs.devcluster.folder import MARKER
 from site_configs.devcluster.machine import SYSTEM_PATH, User, machine_user, may_enter, me
 from site_configs.devcluster.rootfs import Rootfs, Say
@@ -231,6 +231,7 @@ class Running:
             "policy": self.spec.policy,
             "accounting": self.spec.accounting,
             "gsub": self.spec.gsub,
+            "agents": self.spec.has_agents,
             "state": str(self.paths.root),
             "slurmctld_port": self.ports.slurmctld,
             "daemons": running,
@@ -252,6 +253,7 @@ class Running:
                 "LANG": "C.UTF-8",
                 "SLURM_CONF": str(self.paths.slurm_conf),
                 MARKER: str(self.paths.root),
+                **daemons.environment(name, self.paths),
             },
             log=str(self.paths.log / f"{name}.out"),
         )
@@ -270,6 +272,9 @@ class Running:
         done = self.run(["sinfo", "-h", "-N", "-p", "gpu", "-o", "%t"], timeout=15)
         states = done.stdout.split()  # a '*' marks a node that does not answer
         return len(states) == self.spec.nodes and set(states) <= _ANSWERING
+
+    def _agents_run(self) -> bool:
+        return {f"{agents.PREFIX}{node}" for node in self.spec.node_names} <= self.daemons().keys()
 
     def _database_up(self) -> bool:
         ping = [

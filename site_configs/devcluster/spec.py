@@ -8,7 +8,9 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
+
+from site_configs.devcluster.layouts import LAYOUTS, Layout
 
 Release = Literal["host", "trixie", "forky"]
 Policy = Literal["observe", "advise", "enforce"]
@@ -20,6 +22,8 @@ POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
 CPUS_PER_NODE: Final = 64
 MEMORY_MB_PER_NODE: Final = 512_000
 GPU_MODEL: Final = "a100"
+# Who gsub's service runs as, where root starts the cluster.
+GSUB_USER: Final = "gsub"
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,23}")
 
@@ -67,6 +71,8 @@ class ClusterSpec:
     accounting: slurmdbd on MariaDB.
     gsub: the shim in slurmctld, and gsubd beside it.
     deadline: of the shim, in seconds; None: its own 50 ms. On a busy machine answers come later than that.
+    agents: with gsub, the hooks in slurm.conf and a gsub-noded beside each slurmd.
+    layouts: of the GPUs of n1, n2...; nodes beyond them are plain.
     """
 
     name: str = "dev"
@@ -77,6 +83,8 @@ class ClusterSpec:
     accounting: bool = True
     gsub: bool = True
     deadline: float | None = None
+    agents: bool = False
+    layouts: tuple[Layout, ...] = ()
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -90,6 +98,15 @@ class ClusterSpec:
             raise WrongSpecError(f"policy {self.policy!r}: want one of {', '.join(POLICIES)}")
         if self.deadline is not None and not 0 < self.deadline <= 1:
             raise WrongSpecError(f"a deadline of {self.deadline} s: want more than 0, and at most 1 s")
+        unknown = [layout for layout in self.layouts if layout not in LAYOUTS]
+        if unknown:
+            raise WrongSpecError(f"GPU layout {unknown[0]!r}: want one of {', '.join(LAYOUTS)}")
+        if len(self.layouts) > self.nodes:
+            raise WrongSpecError(f"{len(self.layouts)} GPU layouts for {self.nodes} nodes")
+        if "mig" in self.layouts and self.gpus < 3:
+            raise WrongSpecError(
+                f"{self.gpus} GPUs a node: the layout mig wants 3 or more (2 of them instances)"
+            )
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -104,6 +121,16 @@ class ClusterSpec:
         halves = {"leaf1": names[:half], "leaf2": names[half:]}
         return {leaf: nodes for leaf, nodes in halves.items() if nodes}
 
+    @property
+    def has_agents(self) -> bool:
+        """Whether hooks and agents are installed."""
+        return self.gsub and self.agents
+
+    def layout(self, node: str) -> Layout:
+        """How the GPUs of `node` are laid out."""
+        index = self.node_names.index(node)
+        return self.layouts[index] if index < len(self.layouts) else "plain"
+
     def to_json(self) -> str:
         """The specification as it is kept beside the cluster's state."""
         return json.dumps(dataclasses.asdict(self), indent=1)
@@ -111,7 +138,12 @@ class ClusterSpec:
     @classmethod
     def from_json(cls, text: str) -> ClusterSpec:
         """Read what `to_json` wrote."""
-        return cls(**json.loads(text))
+        return cls.from_values(json.loads(text))
+
+    @classmethod
+    def from_values(cls, values: dict[str, Any]) -> ClusterSpec:
+        """The specification from its fields as JSON has them."""
+        return cls(**{**values, "layouts": tuple(values.get("layouts", ()))})
 
 
 def state_home() -> Path:
@@ -216,6 +248,14 @@ class Paths:
     def gsub_state(self) -> Path:
         """What gsubd keeps: decisions.jsonl."""
         return self.root / "spool/gsub"
+
+    def agent_run(self, node: str) -> Path:
+        """The run folder of a node's agent, as /run/gsub on a real one."""
+        return self.root / f"noded/{node}"
+
+    def agent_spool(self, node: str) -> Path:
+        """The spool of a node's agent and hooks, as /var/spool/gsub on a real one."""
+        return self.root / f"spool/gsub-{node}"
 
     @property
     def home(self) -> Path:
