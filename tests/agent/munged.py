@@ -1,0 +1,52 @@
+"""A munged of a test's own: its key, its socket, its end."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+MUNGED = next(
+    (path for path in ("/usr/sbin/munged", shutil.which("munged") or "") if os.access(path, os.X_OK)), ""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Munged:
+    """A running munged, as the user of the test."""
+
+    socket: str
+    process: subprocess.Popen[bytes]
+
+
+@contextmanager
+def munged(key: bytes | None = None) -> Iterator[Munged]:
+    """Start one, and end it. Two with the same key open each other's credentials."""
+    # Not in pytest's folders: the path of a socket is short, and munged wants every user to reach it.
+    with tempfile.TemporaryDirectory(prefix="munge-", dir="/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        secret = folder / "key"
+        secret.touch(0o600)
+        secret.write_bytes(key or secrets.token_bytes(64))
+        files = [f"--{what}-file={folder / what}" for what in ("key", "pid", "seed", "log")]
+        process = subprocess.Popen(
+            [MUNGED, "--foreground", "--num-threads=2", f"--socket={folder / 'socket'}", *files],
+            stderr=(folder / "said").open("wb"),
+        )
+        try:
+            until = time.monotonic() + 30
+            while not (folder / "pid").exists():  # written once it listens
+                assert process.poll() is None and time.monotonic() < until, (folder / "said").read_text()
+                time.sleep(0.01)
+            yield Munged(str(folder / "socket"), process)
+        finally:
+            process.kill()
+            process.wait()
