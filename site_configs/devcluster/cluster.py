@@ -208,7 +208,7 @@ class Cluster(Running):
             "slurm.conf": config.slurm_conf(self.spec, paths, self.ports, who),
             "gres.conf": config.gres_conf(self.spec, paths),
             "topology.conf": config.topology_conf(self.spec),
-            "site.toml": config.site_toml(self.spec, paths, self.ports, self.daemon_user(gsubd.USER).name),
+            "site.toml": config.site_toml(self.spec, paths, self.ports, gsubd.USER if self.users else me()),
         }
         if self.spec.slurm != "host" or not self._host_is_2205():
             texts["cgroup.conf"] = config.cgroup_conf()
