@@ -1,0 +1,109 @@
+"""The jobs on this node, each in a file of its own: what a restart of the agent must not forget.
+
+A job is entered when its prolog was read, and kept for a while after it has ended, so that a hook's file that is read
+twice, or late, is seen for what it is. Files are written whole (a new one, fsync, rename): there is never half a one.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from profiler.records import JobEnded, JobRef, JobStarted
+
+__all__ = ["Entry", "Registry", "write_whole"]
+
+_MAX_BYTES = 16 << 20
+
+
+class Entry(msgspec.Struct, omit_defaults=True):
+    """One attempt at a job on this node.
+
+    `started` is None for a job whose epilog came alone. `told` and `end_told` say that these records are in the
+    spool, `final` that the final usage is, too. `began` is the time of the start by the monotonic clock, which goes on
+    over a restart of the agent, `boot` names the boot that it belongs to. `gpu_env` are the hook's variables that name
+    GPUs, `meter` the state of the job's meter. `closed` is when (epoch) nothing was left to be done.
+    """
+
+    job: JobRef
+    boot: str
+    began: float
+    started: JobStarted | None = None
+    told: bool = False
+    ended: JobEnded | None = None
+    end_told: bool = False
+    ended_mono: float | None = None
+    final: bool = False
+    serial: int = 0
+    gpu_env: dict[str, str] = msgspec.field(default_factory=dict)
+    meter: msgspec.Raw = msgspec.Raw(b"null")
+    closed: float | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether the job is still here, as far as is known."""
+        return self.ended is None
+
+
+class Registry:
+    """The files of one folder. Not for several threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._encoder = msgspec.json.Encoder()
+        self._decoder = msgspec.json.Decoder(Entry)
+
+    def load(self) -> tuple[dict[JobRef, Entry], list[tuple[Path, str]]]:
+        """All entries; and the files that could not be read, with why. Raises OSError for the folder itself."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        entries: dict[JobRef, Entry] = {}
+        bad: list[tuple[Path, str]] = []
+        for path in self._files():
+            try:
+                with path.open("rb") as file:
+                    entry = self._decoder.decode(file.read(_MAX_BYTES))
+            except (OSError, msgspec.MsgspecError) as error:
+                bad.append((path, str(error)))
+                continue
+            entries[entry.job] = entry
+        return entries, bad
+
+    def save(self, entry: Entry) -> None:
+        """Write an entry; it is on the disk when this returns. Raises OSError."""
+        write_whole(self._path(entry.job), self._encoder.encode(entry))
+
+    def remove(self, job: JobRef) -> None:
+        """Forget an attempt. Raises OSError."""
+        self._path(job).unlink(missing_ok=True)
+
+    def _path(self, job: JobRef) -> Path:
+        return self._folder / f"{job.job_id}.{job.restarts}.json"
+
+    def _files(self) -> Iterator[Path]:
+        for path in sorted(self._folder.iterdir()):
+            if path.name.startswith(".new-"):  # left by a kill
+                with suppress(OSError):
+                    path.unlink()
+            elif path.suffix == ".json":
+                yield path
+
+
+def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Put a file in its place at once, or leave what was there. Raises OSError."""
+    descriptor, name = tempfile.mkstemp(prefix=".new-", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        Path(name).replace(path)
+    except BaseException:
+        with suppress(OSError):
+            Path(name).unlink()
+        raise
