@@ -186,8 +186,8 @@ class Service:
         try:
             with closing(connection):
                 connection.request(method, self._base + target, body or None, headers)
-                response = connection.getresponse()
-                return response.status, response.getheader(SEAL, ""), self._read(response)
+                with connection.getresponse() as response:  # it holds the socket, not the connection
+                    return response.status, response.getheader(SEAL, ""), self._read(response)
         except TimeoutError as error:
             raise ServiceError("timeout", f"{self.url} did not answer in time.") from error
         except (OSError, http.client.HTTPException) as error:
