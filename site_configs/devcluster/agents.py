@@ -45,13 +45,10 @@ def hook(name: str, paths: Paths) -> str:
     Raises DevClusterError: the hook has no line for its folder.
     """
     text = (_SOURCE / name).read_text()
-    folders = {"SPOOL": str(paths.agent_spool(_NODE)), "RUN": str(paths.agent_run(_NODE))}
-    replaced = []
-    for variable, folder in folders.items():
-        text, times = re.subn(rf"^{variable}=\S*$", f"{variable}={folder}", text, flags=re.MULTILINE)
-        replaced += [variable] * times
-    if "SPOOL" not in replaced and name != "task_prolog":
-        raise DevClusterError(f"{_SOURCE / name}: no line SPOOL=... to put the cluster's folder in")
+    for place, folder in {"SPOOL": paths.agent_spool(_NODE), "RUN": paths.agent_run(_NODE)}.items():
+        text, times = re.subn(rf"^((?:\w+=\S* )*{place}=)\S*", rf"\g<1>{folder}", text, flags=re.MULTILINE)
+        if times != 1 and name != "task_prolog":
+            raise DevClusterError(f"{_SOURCE / name}: no line {place}=... to put the cluster's folder in")
     return text
 
 
