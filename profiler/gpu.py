@@ -80,6 +80,8 @@ class GpuReading:
     rows_remapped: int | None = None
     retirement_pending: bool | None = None
     nvlinks: tuple[bool, ...] | None = None
+    energy_j: float | None = None
+    recent: tuple[tuple[float, float], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
