@@ -1,0 +1,201 @@
+"""What others than nodes tell: Slurm's word on jobs, decisions of gsubd, verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import Connection, bindparam, select, update
+
+from profiler.answers import Verdict
+from profiler.records import JobRef
+from profiler.store.bulk import chunks, lock, upsert
+from profiler.store.facts import JobFacts, Seen, Wanted, fitting
+from profiler.store.ingest import by_job, find_jobs, own_verdicts, settle, write
+from profiler.store.merge import clean
+from profiler.store.schema import decision, job, verdict
+
+__all__ = ["enrich", "put_decisions", "put_verdicts", "wanting"]
+
+_RUNNING: Final = 120.0
+"""Seconds until Slurm is asked again about a job that runs: its end is told by its nodes, at once."""
+_ENDING: Final = 15.0
+"""... about one whose nodes say that it is over."""
+_PAUSES: Final = (15.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
+"""... about one of which it said nothing, each time more."""
+_GIVE_UP: Final = 7 * 86400.0
+"""An attempt that nobody spoke of for so long is not asked about any more."""
+
+# What only the end of an attempt settles: of a running job, scontrol's EndTime is when its time will be up
+_FINAL: Final = ("ended", "exit_code", "signal", "derived_exit_code")
+_FACTS: Final = tuple(
+    one.name
+    for one in fields(JobFacts)
+    if one.name not in ("cluster", "job_id", "restarts", "final", *_FINAL)
+)
+_WRITE = (
+    update(job)
+    .where(job.c.pk == bindparam("pk_"))
+    .values({name: bindparam(f"{name}_") for name in (*_FACTS, *_FINAL)})
+)
+_DUE = (
+    select(job.c.pk, job.c.job_id, job.c.restarts, job.c.started, job.c.ended, job.c.asked, job.c.touched)
+    .where(
+        job.c.cluster == bindparam("cluster_"), job.c.ask_at.is_not(None), job.c.ask_at <= bindparam("now_")
+    )
+    .order_by(job.c.ask_at)
+    .limit(bindparam("limit_"))
+)
+_ASKED = (
+    update(job)
+    .where(job.c.pk == bindparam("pk_"))
+    .values(ask_at=bindparam("ask_at_"), asked=bindparam("asked_"))
+)
+
+
+def wanting(connection: Connection, cluster: str, limit: int, now: float) -> tuple[Wanted, ...]:
+    """Attempts that Slurm is to be asked about now, the most overdue first.
+
+    Each counts as asked by this: if no facts of it follow, it comes again after a pause that grows, up to a week after
+    a node last spoke of it.
+    """
+    lock(connection, [cluster])
+    rows = connection.execute(_DUE, {"cluster_": cluster, "now_": now, "limit_": limit}).all()
+    values = []
+    for row in rows:
+        again = None if row.touched < now - _GIVE_UP else now + _PAUSES[min(row.asked, len(_PAUSES) - 1)]
+        values.append({"pk_": row.pk, "ask_at_": again, "asked_": row.asked + 1})
+    if values:
+        connection.execute(_ASKED, values)
+    return tuple(Wanted(JobRef(row.job_id, row.restarts), row.started, row.ended, row.asked) for row in rows)
+
+
+def enrich(connection: Connection, facts: Sequence[JobFacts], at: float) -> int:
+    """Write what Slurm says; of how many attempts in the store that was. Facts of others are passed over."""
+    clusters = sorted({one.cluster for one in facts})
+    lock(connection, clusters)
+    count = 0
+    for cluster in clusters:
+        of_job: dict[int, list[JobFacts]] = {}
+        for one in facts:
+            if one.cluster == cluster:
+                of_job.setdefault(one.job_id, []).append(one)
+        for ids in chunks(sorted(of_job)):
+            count += _enrich(connection, cluster, {number: of_job[number] for number in ids}, at)
+    return count
+
+
+def _enrich(connection: Connection, cluster: str, of_job: Mapping[int, list[JobFacts]], at: float) -> int:
+    rows: dict[int, list[dict[str, Any]]] = {}
+    for row in find_jobs(connection, cluster, list(of_job), whole=True):
+        rows.setdefault(row["job_id"], []).append(row)
+    matched: list[tuple[dict[str, Any], JobFacts]] = []
+    for number, several in of_job.items():
+        attempts = {row["pk"]: row for row in rows.get(number, ())}
+        seen = [Seen(pk, row["restarts"], row["sort_at"]) for pk, row in attempts.items()]
+        for one in several:
+            fit = fitting(one, seen)
+            if fit is not None:
+                matched.append((attempts[fit.pk], one))
+    nodes = by_job(connection, [row["pk"] for row, _ in matched])
+    changed, settled, owners = {}, {}, {}
+    for stored, one in matched:
+        if stored["facts_final"] and not one.final:
+            continue  # an older look at Slurm, or a cache of it
+        row = stored | _told(stored, one)
+        if row["uid"] != stored["uid"]:
+            owners[row["pk"]] = row["uid"]
+        row |= {"facts_at": at, "facts_final": one.final, "asked": 0}
+        settle(row, list(nodes[row["pk"]].values()))
+        if not one.final:
+            row["ask_at"] = at + (_ENDING if row["ended"] is not None else _RUNNING)
+        changed[row["pk"]] = {f"{name}_": row[name] for name in (*_FACTS, *_FINAL)} | {"pk_": row["pk"]}
+        settled[row["pk"]] = row
+    write(connection, list(settled.values()))
+    if changed:
+        connection.execute(_WRITE, list(changed.values()))
+    own_verdicts(connection, owners)
+    return len(settled)
+
+
+def _told(row: Mapping[str, Any], one: JobFacts) -> dict[str, Any]:
+    """The columns by Slurm's word; what it does not say stays as it was."""
+    told: dict[str, Any] = {}
+    for name in (*_FACTS, *_FINAL) if one.final else _FACTS:
+        value = getattr(one, name)
+        told[name] = row[name] if value in (None, "") else clean(value) if isinstance(value, str) else value
+    return told
+
+
+def put_decisions(connection: Connection, cluster: str, lines: Sequence[Mapping[str, Any]]) -> int:
+    """Write lines of gsubd's journal of decisions, as it has them; how many were such lines.
+
+    A line is a decision itself (kind "decision"), its job (kind "job"), or that it has none (another kind). They may
+    come in any order, and again.
+    """
+    lock(connection, [cluster])
+    rows: dict[str, dict[str, dict[str, Any]]] = {}
+    for line in lines:
+        key, at = line.get("decision"), line.get("at")
+        if not isinstance(key, str) or not isinstance(at, int | float):
+            continue
+        kind = "body" if line.get("kind") == "decision" else "joined"
+        rows.setdefault(kind, {})[clean(key)] = _decision(line) if kind == "body" else _joined(line)
+    count = 0
+    for kind, some in rows.items():
+        values = [{"cluster": cluster, "id": key} | some[key] for key in sorted(some)]
+        upsert(connection, decision, values, keep=() if kind == "body" else ("at",))
+        count += len(some)
+    return count
+
+
+def _decision(line: Mapping[str, Any]) -> dict[str, Any]:
+    mode, uid = line.get("mode"), line.get("uid")
+    return {
+        "at": float(line["at"]),
+        "uid": uid if isinstance(uid, int) else None,
+        "mode": clean(mode) if isinstance(mode, str) else None,
+        "enforced": line.get("enforced") is True,
+        "body": _json(line),
+    }
+
+
+def _joined(line: Mapping[str, Any]) -> dict[str, Any]:
+    number = line.get("job")
+    return {
+        "at": float(line["at"]),
+        "outcome": clean(str(line.get("kind"))),
+        "job_id": number if isinstance(number, int) else None,
+        "joined": _json(line),
+    }
+
+
+def _json(line: Mapping[str, Any]) -> str:
+    return msgspec.json.encode(line).decode()
+
+
+def put_verdicts(connection: Connection, verdicts: Sequence[Verdict], at: float) -> int:
+    """Write verdicts, one an attempt and source: the later one stays. Those of unknown attempts are passed over."""
+    lock(connection, sorted({one.cluster for one in verdicts}))
+    rows: dict[tuple[int, str], dict[str, Any]] = {}
+    for cluster in sorted({one.cluster for one in verdicts}):
+        wanted = {(one.job_id, one.restarts, one.source): one for one in verdicts if one.cluster == cluster}
+        for ids in chunks(sorted({key[0] for key in wanted})):
+            for row in find_jobs(connection, cluster, ids):
+                for source in ("root", "user"):
+                    one = wanted.get((row["job_id"], row["restarts"], source))
+                    if one is not None:
+                        rows[row["pk"], source] = {
+                            "job": row["pk"],
+                            "cluster": cluster,
+                            "uid": row["uid"],
+                            "at": at if one.at is None else one.at,
+                            "reason": clean(one.reason),
+                            "confidence": one.confidence,
+                            "evidence": clean(one.evidence),
+                            "source": source,
+                        }
+    upsert(connection, verdict, [rows[key] for key in sorted(rows)], key=("job", "source"))
+    return len(rows)

@@ -1,0 +1,1 @@
+"""The schema's history: alembic's scripts, which travel in the wheel."""

@@ -1,0 +1,350 @@
+"""What the service's API asks of the store.
+
+Lists come in pages with a stable order: the last to start, or to happen, first; among equals the last one entered.
+A page ends with a cursor, opaque text that says after which row the next page begins: rows that come or go meanwhile
+neither hide nor repeat others.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Final, Literal
+
+import msgspec
+from sqlalchemy import Column, ColumnElement, Connection, RowMapping, Select, Table, and_, or_, select, tuple_
+
+from profiler.answers import (
+    Events,
+    Jobs,
+    JobSummary,
+    Nodes,
+    NodeSeries,
+    NodeSummary,
+    NodeUse,
+    Series,
+    Usage,
+    Verdict,
+    Verdicts,
+)
+from profiler.records import GpuRef, GpuUse, HostUse, JobRef, NodeEvent
+from profiler.store.bulk import chunks
+from profiler.store.ingest import unpacked
+from profiler.store.merge import END_SOURCES, HOST_SOURCES
+from profiler.store.schema import gpu_usage, job, job_node, node, node_check, node_event, series, verdict
+
+__all__ = ["LIMIT", "CursorError", "EventQuery", "JobQuery", "VerdictQuery"]
+
+LIMIT: Final = 1000
+"""Most rows of a page."""
+
+_SUMMARY: Final = JobSummary.__struct_fields__
+_GPU: Final = tuple(
+    name for name in GpuUse.__struct_fields__ if name not in ("gpu", "throttled", "xids", "faults")
+)
+_throttled = msgspec.json.Decoder(dict[str, float])
+_xids = msgspec.json.Decoder(tuple[int, ...])
+_faults = msgspec.json.Decoder(tuple[str, ...])
+_gpu_ref = msgspec.json.Decoder(GpuRef)
+
+
+class CursorError(ValueError):
+    """A cursor that no page ended with, or a limit out of range."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobQuery:
+    """Which jobs: all conditions hold. `since` <= start < `until`, seconds since the epoch."""
+
+    cluster: str
+    uid: int | None = None
+    user: str | None = None
+    account: str | None = None
+    state: str | None = None
+    since: float | None = None
+    until: float | None = None
+    limit: int = 100
+    cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventQuery:
+    """Which events of which node."""
+
+    cluster: str
+    node: str
+    since: float | None = None
+    until: float | None = None
+    limit: int = 100
+    cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictQuery:
+    """Which verdicts: of a user's jobs, of one job or attempt, or all."""
+
+    cluster: str
+    uid: int | None = None
+    job_id: int | None = None
+    restarts: int | None = None
+    since: float | None = None
+    until: float | None = None
+    limit: int = 100
+    cursor: str | None = None
+
+
+def find(connection: Connection, cluster: str, job_id: int, restarts: int | None = None) -> RowMapping | None:
+    """The row of an attempt; without `restarts` that of the last one."""
+    wanted = select(job).where(job.c.cluster == cluster, job.c.job_id == job_id)
+    if restarts is not None:
+        wanted = wanted.where(job.c.restarts == restarts)
+    return connection.execute(wanted.order_by(job.c.restarts.desc()).limit(1)).mappings().first()
+
+
+def summary(row: RowMapping) -> JobSummary:
+    """A row of job as it is answered."""
+    return JobSummary(**{name: row[name] for name in _SUMMARY})
+
+
+def id_of(
+    connection: Connection, cluster: str, leader: int, *, task: int | None = None, offset: int | None = None
+) -> int | None:
+    """The id of an array's task ("12_3") or of a hetjob's component ("12+1"), once Slurm has told it."""
+    if task is not None:
+        where = and_(job.c.array_job_id == leader, job.c.array_task_id == task)
+    else:
+        where = and_(job.c.het_job_id == leader, job.c.het_offset == offset)
+    wanted = select(job.c.job_id).where(job.c.cluster == cluster, where).order_by(job.c.pk.desc()).limit(1)
+    found: int | None = connection.execute(wanted).scalar()
+    return found
+
+
+def jobs(connection: Connection, query: JobQuery) -> Jobs:
+    """A page of jobs. Raises CursorError."""
+    wanted = select(job.c.pk, job.c.sort_at).where(job.c.cluster == query.cluster)
+    for name in ("uid", "user", "account", "state"):
+        value = getattr(query, name)
+        if value is not None:
+            wanted = wanted.where(job.c[name] == value)
+    keys, after = _page(connection, wanted, job, job.c.sort_at, query)
+    rows = _by_key(connection, job, [pk for pk, _ in keys])
+    return Jobs(tuple(summary(row) for row in rows), after)
+
+
+def usage(connection: Connection, row: RowMapping, node: str | None = None) -> Usage:
+    """What a job did on its nodes, or on one of them."""
+    gpus: dict[str, list[GpuUse]] = {}
+    wanted = (
+        select(gpu_usage).where(gpu_usage.c.job == row["pk"]).order_by(gpu_usage.c.node, gpu_usage.c.place)
+    )
+    if node is not None:
+        wanted = wanted.where(gpu_usage.c.node == node)
+    for one in connection.execute(wanted).mappings():
+        gpus.setdefault(one["node"], []).append(_gpu_use(one))
+    nodes = select(job_node).where(job_node.c.job == row["pk"])
+    if node is not None:
+        nodes = nodes.where(job_node.c.node == node)
+    uses = [_node_use(one, tuple(gpus.get(one["node"], ()))) for one in connection.execute(nodes).mappings()]
+    return Usage(summary(row), tuple(sorted(uses, key=lambda use: use.node)))
+
+
+def _node_use(row: RowMapping, gpus: tuple[GpuUse, ...]) -> NodeUse:
+    host = None
+    if row["host_source"] is not None:
+        host = HostUse(
+            source=_HOST[row["host_source"]],
+            cpu_seconds=row["cpu_seconds"],
+            cpus=row["cpus"],
+            memory_peak_bytes=row["memory_peak_bytes"],
+            memory_working_bytes=row["memory_working_bytes"],
+            memory_limit_bytes=row["memory_limit_bytes"],
+            oom_kills=row["oom_kills"],
+        )
+    return NodeUse(
+        node=row["node"],
+        since=row["since"] if row["since"] is not None else row["started_at"],
+        until=row["until"] if row["until"] is not None else row["ended_at"],
+        final=bool(row["final"]),
+        ended_by=None if row["end_source"] is None else _END[row["end_source"]],
+        gpus=gpus,
+        host=host,
+        unseen_seconds=row["unseen_seconds"],
+        note=row["note"],
+    )
+
+
+_HOST: Final[tuple[Literal["cgroup2", "cgroup1", "proc"], ...]] = HOST_SOURCES
+_END: Final[tuple[Literal["epilog", "reconciled", "reboot"], ...]] = END_SOURCES
+
+
+def _gpu_use(row: RowMapping) -> GpuUse:
+    return GpuUse(
+        gpu=GpuRef(row["minor"], row["uuid"], row["name"], row["parent_uuid"]),
+        throttled=None if row["throttled"] is None else _throttled.decode(row["throttled"]),
+        xids=() if row["xids"] is None else _xids.decode(row["xids"]),
+        faults=() if row["faults"] is None else _faults.decode(row["faults"]),
+        **{name: row[name] for name in _GPU},
+    )
+
+
+def courses(connection: Connection, row: RowMapping, node: str | None, limit: int) -> Series:
+    """A job over time, on `limit` nodes at most (the first by name), or on one."""
+    wanted = select(series).where(series.c.job == row["pk"])
+    if node is not None:
+        wanted = wanted.where(series.c.node == node)
+    nodes = []
+    for one in connection.execute(wanted.order_by(series.c.node).limit(_within(limit))).mappings():
+        columns = unpacked(one["columns"])
+        nodes.append(
+            NodeSeries(
+                one["node"], one["since"], one["step"], columns.gpus, columns.cpus, columns.memory_bytes
+            )
+        )
+    return Series(summary(row), tuple(sorted(nodes, key=lambda course: course.node)))
+
+
+def nodes(connection: Connection, cluster: str, name: str | None = None) -> Nodes:
+    """The nodes of a cluster: what runs on each and what is not well there."""
+    wanted = select(node.c.name, node.c.heard).where(node.c.cluster == cluster)
+    running = (
+        select(job_node.c.node, job.c.job_id, job.c.restarts)
+        .join(job, job.c.pk == job_node.c.job)
+        .where(job_node.c.ended_at.is_(None), job.c.cluster == cluster, job.c.ended.is_(None))
+        # A job whose start nobody told runs as long as its usage is not the last
+        .where(or_(job_node.c.started_at.is_not(None), job_node.c.final.is_(False)))
+    )
+    checks = (
+        select(node_event)
+        .join(node_check, node_check.c.event_id == node_event.c.id)
+        .where(node_check.c.cluster == cluster, node_check.c.state != "ok")
+    )
+    if name is not None:
+        wanted = wanted.where(node.c.name == name)
+        running = running.where(job_node.c.node == name)
+        checks = checks.where(node_check.c.node == name)
+    jobs_of: dict[str, list[JobRef]] = {}
+    for one in connection.execute(running):
+        jobs_of.setdefault(one.node, []).append(JobRef(one.job_id, one.restarts))
+    unwell: dict[str, list[NodeEvent]] = {}
+    for row in connection.execute(checks).mappings():
+        unwell.setdefault(row["node"], []).append(_event(row))
+    return Nodes(
+        tuple(
+            NodeSummary(
+                one.name,
+                one.heard,
+                tuple(sorted(jobs_of.get(one.name, ()), key=lambda ref: (ref.job_id, ref.restarts))),
+                tuple(sorted(unwell.get(one.name, ()), key=lambda event: event.name)),
+            )
+            for one in sorted(connection.execute(wanted), key=lambda row: str(row.name))
+        )
+    )
+
+
+def events(connection: Connection, query: EventQuery) -> Events:
+    """A page of a node's events. Raises CursorError."""
+    wanted = select(node_event.c.pk, node_event.c.at).where(
+        node_event.c.cluster == query.cluster, node_event.c.node == query.node
+    )
+    keys, after = _page(connection, wanted, node_event, node_event.c.at, query)
+    rows = _by_key(connection, node_event, [pk for pk, _ in keys])
+    return Events(tuple(_event(row) for row in rows), after)
+
+
+def _event(row: RowMapping) -> NodeEvent:
+    return NodeEvent(
+        id=row["id"],
+        cluster=row["cluster"],
+        node=row["node"],
+        at=row["at"],
+        name=row["name"],
+        state=row["state"],
+        detail=row["detail"],
+        action=row["action"],
+        gpu=None if row["gpu"] is None else _gpu_ref.decode(row["gpu"]),
+        job=None if row["job_id"] is None else JobRef(row["job_id"], row["restarts"]),
+    )
+
+
+def verdicts(connection: Connection, query: VerdictQuery) -> Verdicts:
+    """A page of verdicts. Raises CursorError."""
+    wanted = select(verdict.c.pk, verdict.c.at).where(verdict.c.cluster == query.cluster)
+    if query.uid is not None:
+        wanted = wanted.where(verdict.c.uid == query.uid)
+    if query.job_id is not None:
+        attempts = select(job.c.pk).where(job.c.cluster == query.cluster, job.c.job_id == query.job_id)
+        if query.restarts is not None:
+            attempts = attempts.where(job.c.restarts == query.restarts)
+        wanted = wanted.where(verdict.c.job.in_(attempts))
+    keys, after = _page(connection, wanted, verdict, verdict.c.at, query)
+    found = {
+        row["pk"]: row
+        for some in chunks([pk for pk, _ in keys])
+        for row in connection.execute(
+            select(verdict, job.c.job_id, job.c.restarts)
+            .join(job, job.c.pk == verdict.c.job)
+            .where(verdict.c.pk.in_(some))
+        ).mappings()
+    }
+    names = ("cluster", "job_id", "restarts", "reason", "confidence", "evidence", "source", "at")
+    return Verdicts(tuple(Verdict(**{name: found[pk][name] for name in names}) for pk, _ in keys), after)
+
+
+def _page(
+    connection: Connection,
+    wanted: Select[int, float],
+    table: Table,
+    when: ColumnElement[float],
+    query: JobQuery | EventQuery | VerdictQuery,
+) -> tuple[Sequence[tuple[int, float]], str | None]:
+    """The keys and times of a page's rows, read from an index alone, and the cursor of the next page."""
+    pk: Column[Any] = table.c.pk
+    limit = _within(query.limit)
+    if query.since is not None:
+        wanted = wanted.where(when >= query.since)
+    if query.until is not None:
+        wanted = wanted.where(when < query.until)
+    if query.cursor is not None:
+        wanted = wanted.where(tuple_(when, pk) < tuple_(*_place(query.cursor)))
+    rows = connection.execute(wanted.order_by(when.desc(), pk.desc()).limit(limit + 1)).all()
+    keys = [(row[0], row[1]) for row in rows[:limit]]
+    return keys, _cursor(keys[-1]) if len(rows) > limit else None
+
+
+def _by_key(connection: Connection, table: Table, keys: Sequence[int]) -> list[RowMapping]:
+    """The rows with these keys, in their order."""
+    rows: dict[int, RowMapping] = {}
+    for some in chunks(keys):
+        for row in connection.execute(select(table).where(table.c.pk.in_(some))).mappings():
+            rows[row["pk"]] = row
+    return [rows[pk] for pk in keys if pk in rows]
+
+
+def _within(limit: int) -> int:
+    if not 1 <= limit <= LIMIT:
+        raise CursorError(f"A page has 1 to {LIMIT} rows, not {limit}.")
+    return limit
+
+
+def _cursor(place: tuple[int, float]) -> str:
+    pk, when = place
+    return urlsafe_b64encode(f"{when!r} {pk}".encode()).decode().rstrip("=")
+
+
+def _place(cursor: str) -> tuple[float, int]:
+    """Time and key of the row after which a page begins."""
+    try:
+        if len(cursor) > 100:
+            raise ValueError
+        when, pk = (
+            urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4)).decode("ascii").split(" ")
+        )
+        at, number = float(when), int(pk)
+        if not isfinite(at) or not 0 <= number < 1 << 63:
+            raise ValueError
+    except (ValueError, binascii.Error):
+        raise CursorError("No page ended with this cursor.") from None
+    return at, number

@@ -1,0 +1,194 @@
+"""The store as others see it: open it, give it records, ask it.
+
+    store = open_store("sqlite:////var/lib/gsub/store.db")
+    store.migrate()
+    store.take(records, time.time())
+    store.job("cluster", 12)
+
+A store may be used by several threads; writers wait for each other, readers for nobody. Each call is a transaction of
+its own and raises StoreError when the store cannot do it; nothing is half-written then.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection
+
+from profiler.answers import Events, Jobs, JobSummary, Nodes, Series, Usage, Verdict, Verdicts
+from profiler.records import Record
+from profiler.store import enrich, ingest, queries, upgrade
+from profiler.store.engine import Engines
+from profiler.store.errors import StoreError, told
+from profiler.store.facts import JobFacts, Wanted
+from profiler.store.queries import EventQuery, JobQuery, VerdictQuery
+
+__all__ = ["Store", "open_store"]
+
+
+def open_store(url: str, *, read_only: bool = False) -> Store:
+    """A store by its address (SQLAlchemy's). It connects when it is first asked, so this succeeds without a server.
+
+    Raises StoreError for an address that is none.
+    """
+    return Store(Engines(url, read_only=read_only))
+
+
+class Store:
+    """What happened, kept. Made by `open_store`."""
+
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
+        self._writing = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """Its address, as it may be shown."""
+        return self._engines.name
+
+    @property
+    def engines(self) -> Engines:
+        """Its connections."""
+        return self._engines
+
+    def close(self) -> None:
+        """Give back all connections."""
+        self._engines.close()
+
+    def migrate(self) -> tuple[str, str]:
+        """Make the tables, or bring them up to date; the schema's versions before ("": none) and after.
+
+        Raises StoreError("newer") for a schema that this gsub does not know.
+        """
+        with told(f"The store at {self.name} cannot be opened."):
+            self._engines.create()
+        with self.writing("The store's schema cannot be upgraded.", checked=False) as connection:
+            return upgrade.upgrade(connection, self.name)
+
+    def version(self) -> str:
+        """The schema's version; "" without tables."""
+        with self.reading("The store's version cannot be read.") as connection:
+            return upgrade.version(connection)
+
+    def check(self) -> None:
+        """Raise StoreError unless the store can be reached and has this gsub's schema."""
+        with self.reading("The store cannot be used.") as connection:
+            upgrade.check(connection, self.name)
+
+    # What is told
+
+    def take(self, records: Sequence[Record], at: float) -> None:
+        """Write records; when this returns, they are on disk. `at` is now, by the service's clock.
+
+        A record that is there already changes nothing, an older one than the store has neither; the order in which
+        they come does not matter. Raises StoreError, of the kind "refused" when one of them cannot be kept: take them
+        one by one to know which.
+        """
+        if records:
+            with self.writing("Records cannot be written.") as connection:
+                ingest.take(connection, records, at)
+
+    def enrich(self, facts: Sequence[JobFacts], at: float | None = None) -> int:
+        """Write what Slurm says of attempts (`at`: now, if not given); how many of them the store has."""
+        if not facts:
+            return 0
+        with self.writing("What Slurm says of jobs cannot be written.") as connection:
+            return enrich.enrich(connection, facts, time.time() if at is None else at)
+
+    def wanting(self, cluster: str, limit: int, now: float) -> tuple[Wanted, ...]:
+        """Attempts that Slurm is to be asked about now; each comes again later, unless facts of it end that."""
+        with self.writing("Jobs to ask Slurm about cannot be listed.") as connection:
+            return enrich.wanting(connection, cluster, limit, now)
+
+    def put_decisions(self, cluster: str, lines: Sequence[Mapping[str, Any]]) -> int:
+        """Write lines of gsubd's journal of decisions; how many were ones."""
+        if not lines:
+            return 0
+        with self.writing("Decisions cannot be written.") as connection:
+            return enrich.put_decisions(connection, cluster, lines)
+
+    def put_verdicts(self, verdicts: Sequence[Verdict], at: float | None = None) -> int:
+        """Write verdicts, one an attempt and source; how many were of attempts in the store."""
+        if not verdicts:
+            return 0
+        with self.writing("Verdicts cannot be written.") as connection:
+            return enrich.put_verdicts(connection, verdicts, time.time() if at is None else at)
+
+    # What is asked
+
+    def job(self, cluster: str, job_id: int, restarts: int | None = None) -> JobSummary | None:
+        """An attempt at a job: the last one, unless `restarts` names one. None: there is none."""
+        with self.reading("The job cannot be read.") as connection:
+            row = queries.find(connection, cluster, job_id, restarts)
+            return None if row is None else queries.summary(row)
+
+    def id_of(
+        self, cluster: str, leader: int, *, task: int | None = None, offset: int | None = None
+    ) -> int | None:
+        """The id of an array's task ("12_3") or a hetjob's component ("12+1"); None: Slurm has not told of it."""
+        with self.reading("The job cannot be read.") as connection:
+            return queries.id_of(connection, cluster, leader, task=task, offset=offset)
+
+    def jobs(self, query: JobQuery) -> Jobs:
+        """A page of jobs, the last to start first. Raises CursorError for a wrong cursor or limit."""
+        with self.reading("Jobs cannot be listed.") as connection:
+            return queries.jobs(connection, query)
+
+    def usage(
+        self, cluster: str, job_id: int, restarts: int | None = None, *, node: str | None = None
+    ) -> Usage | None:
+        """What a job did on its nodes, or on one of them."""
+        with self.reading("The job's usage cannot be read.") as connection:
+            row = queries.find(connection, cluster, job_id, restarts)
+            return None if row is None else queries.usage(connection, row, node)
+
+    def series(
+        self,
+        cluster: str,
+        job_id: int,
+        restarts: int | None = None,
+        *,
+        node: str | None = None,
+        limit: int = 64,
+    ) -> Series | None:
+        """A job over time, on its first `limit` nodes by name, or on one of them."""
+        with self.reading("The job's course cannot be read.") as connection:
+            row = queries.find(connection, cluster, job_id, restarts)
+            return None if row is None else queries.courses(connection, row, node, limit)
+
+    def nodes(self, cluster: str, name: str | None = None) -> Nodes:
+        """The nodes that ever delivered a record, or one of them."""
+        with self.reading("Nodes cannot be listed.") as connection:
+            return queries.nodes(connection, cluster, name)
+
+    def events(self, query: EventQuery) -> Events:
+        """A page of a node's events, the latest first. Raises CursorError."""
+        with self.reading("Events cannot be listed.") as connection:
+            return queries.events(connection, query)
+
+    def verdicts(self, query: VerdictQuery) -> Verdicts:
+        """A page of verdicts, the latest first. Raises CursorError."""
+        with self.reading("Verdicts cannot be listed.") as connection:
+            return queries.verdicts(connection, query)
+
+    # Transactions
+
+    @contextmanager
+    def reading(self, what: str) -> Iterator[Connection]:
+        """A connection that sees one state of the store; `what` begins the message when it fails."""
+        with told(what), self._engines.reader.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self, what: str, *, checked: bool = True) -> Iterator[Connection]:
+        """The one transaction that writes: all of it is kept, or nothing."""
+        if self._engines.read_only:
+            raise StoreError("read_only", what, "The store was opened for reading.", "")
+        with self._writing, told(what), self._engines.writer.begin() as connection:
+            if checked:
+                upgrade.check(connection, self.name)
+            yield connection

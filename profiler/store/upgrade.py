@@ -1,0 +1,74 @@
+"""Which schema a store has, and bringing it up to date. alembic is imported when it is needed: it is slow to load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import Connection, inspect, text
+
+from profiler.store.errors import StoreError
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+__all__ = ["EMPTY", "HEAD", "check", "upgrade", "version"]
+
+_SCRIPTS: Final = Path(__file__).with_name("migrations")
+EMPTY: Final = ""
+"""The version of a store without tables."""
+_VERSION: Final = text("SELECT version_num FROM alembic_version")
+HEAD: Final = "0001"
+"""The schema that this gsub works with."""
+
+
+def version(connection: Connection) -> str:
+    """The schema's version ("0001"); EMPTY without one."""
+    if not inspect(connection).has_table("alembic_version"):
+        return EMPTY
+    return connection.execute(_VERSION).scalar() or EMPTY
+
+
+def check(connection: Connection, name: str) -> None:
+    """Raise StoreError unless the schema is this gsub's."""
+    # Asked straight: this is looked at in every transaction that writes
+    found = connection.execute(_VERSION).scalar() or EMPTY
+    if found != HEAD:
+        refuse_newer(found, name)
+        raise StoreError(
+            "older",
+            f"The store at {name} has schema {found or 'none'}; this gsub needs {HEAD}.",
+            "It was not upgraded yet.",
+            "Upgrade it (the service does so when it starts): gsub admin db upgrade",
+        )
+
+
+def refuse_newer(found: str, name: str) -> None:
+    """Raise StoreError for a schema from the future: an older gsub would write what a newer one cannot read."""
+    if found > HEAD:
+        raise StoreError(
+            "newer",
+            f"The store at {name} has schema {found}; this gsub knows schemas up to {HEAD}.",
+            "A newer gsub has upgraded it.",
+            "Install that gsub again, or restore the backup from before: gsub admin restore FILE",
+        )
+
+
+def upgrade(connection: Connection, name: str, to: str = HEAD) -> tuple[str, str]:
+    """Bring the schema up to date, in the transaction of `connection`; the versions before and after."""
+    before = version(connection)
+    refuse_newer(before, name)
+    if before < to:
+        from alembic import command
+
+        command.upgrade(_config(connection), to)
+    return before, version(connection)
+
+
+def _config(connection: Connection) -> Config:
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config
