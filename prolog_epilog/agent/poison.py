@@ -47,6 +47,7 @@ class Poison:
             _log.warning(
                 "A record that was set aside (%s) could not be kept in %s: %s", why, self._folder, error
             )
+        return kept
 
     def __len__(self) -> int:
         with suppress(OSError):
