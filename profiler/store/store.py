@@ -22,10 +22,13 @@ from sqlalchemy import Connection
 from profiler.answers import Events, Jobs, JobSummary, Nodes, Series, Usage, Verdict, Verdicts
 from profiler.records import Record
 from profiler.store import enrich, ingest, queries, upgrade
+from profiler.store import retention as retention_
 from profiler.store.engine import Engines
 from profiler.store.errors import StoreError, told
 from profiler.store.facts import JobFacts, Wanted
 from profiler.store.queries import EventQuery, JobQuery, VerdictQuery
+from profiler.store.retention import Purged
+from profiler.store.statistics import tidy
 
 __all__ = ["Store", "open_store"]
 
@@ -174,6 +177,22 @@ class Store:
         """A page of verdicts, the latest first. Raises CursorError."""
         with self.reading("Verdicts cannot be listed.") as connection:
             return queries.verdicts(connection, query)
+
+    # Upkeep
+
+    def purge(self, now: float, retention: float, series_retention: float) -> Purged:
+        """Remove what ended more than `retention` seconds ago, and series after `series_retention`; what that was.
+
+        It takes its time: others may write in between. When it is cut off, the next one goes on.
+        """
+        return retention_.purge(
+            lambda: self.writing("What is too old cannot be removed."), now, retention, series_retention
+        )
+
+    def tidy(self) -> None:
+        """Have the database look at what it holds, so that it goes on finding it quickly; daily is often enough."""
+        with self.writing("The store cannot be tidied.") as connection:
+            tidy(connection)
 
     # Transactions
 

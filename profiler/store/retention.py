@@ -1,0 +1,170 @@
+"""What has been kept long enough is removed, a little at a time, so that records that come in never wait for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from sqlalchemy import Connection, Table, and_, delete, or_, select, tuple_
+
+from profiler.store.schema import (
+    decision,
+    gpu_usage,
+    job,
+    job_node,
+    node,
+    node_check,
+    node_event,
+    series,
+    smoke,
+    verdict,
+)
+
+__all__ = ["Purged", "purge"]
+
+_JOBS: Final = 200
+"""Jobs in one transaction: some ten milliseconds."""
+_ROWS: Final = 1000
+_REST: Final = 1.0
+"""After each transaction a pause of so many times what it took: writers get half of the time at least."""
+
+Writing: TypeAlias = Callable[[], AbstractContextManager[Connection]]
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    """How many were removed."""
+
+    jobs: int = 0
+    series: int = 0
+    events: int = 0
+    decisions: int = 0
+
+
+def purge(
+    writing: Writing,
+    now: float,
+    retention: float,
+    series_retention: float,
+    *,
+    rest: Callable[[float], object] = time.sleep,
+) -> Purged:
+    """Remove jobs that ended more than `retention` seconds ago with all that is known of them, and older events,
+    decisions and nodes that were silent for so long; and series of which `series_retention` seconds nothing was heard.
+
+    A job that never told its end goes when nothing was heard of it for as long. `writing` begins a transaction.
+    """
+    before = now - retention
+    courses = _each(writing, rest, lambda connection: _series(connection, now - series_retention))
+    jobs = 0
+    with writing() as connection:
+        clusters = list(connection.execute(select(node.c.cluster).distinct()).scalars())
+    for cluster in clusters:
+        place: tuple[float, int] | None = (float("-inf"), 0)
+        while place is not None:
+            begun = time.monotonic()
+            with writing() as connection:
+                place, gone = _jobs(connection, cluster, before, place)
+            jobs += gone
+            rest((time.monotonic() - begun) * _REST)
+    events = _each(writing, rest, lambda connection: _events(connection, before))
+    decisions = _each(writing, rest, lambda connection: _old(connection, decision, before))
+    _each(writing, rest, lambda connection: _old(connection, smoke, before))
+    with writing() as connection:
+        silent = select(node.c.cluster, node.c.name).where(node.c.heard < before)
+        connection.execute(
+            delete(node_check).where(tuple_(node_check.c.cluster, node_check.c.node).in_(silent))
+        )
+        connection.execute(delete(node).where(node.c.heard < before))
+    return Purged(jobs, courses, events, decisions)
+
+
+def _each(writing: Writing, rest: Callable[[float], object], step: Callable[[Connection], int]) -> int:
+    """Repeat a step, each in a transaction of its own, until it finds nothing."""
+    return sum(_steps(writing, rest, step))
+
+
+def _steps(
+    writing: Writing, rest: Callable[[float], object], step: Callable[[Connection], int]
+) -> Iterator[int]:
+    while True:
+        begun = time.monotonic()
+        with writing() as connection:
+            count = step(connection)
+        yield count
+        if not count:
+            return
+        rest((time.monotonic() - begun) * _REST)
+
+
+def _jobs(
+    connection: Connection, cluster: str, before: float, place: tuple[float, int]
+) -> tuple[tuple[float, int] | None, int]:
+    """Remove jobs that started after `place` and are old enough; where to go on, None at the end, and how many went."""
+    # A job ends after it starts: those that started later than `before` need no look
+    keys = connection.execute(
+        select(job.c.sort_at, job.c.pk)
+        .where(
+            job.c.cluster == cluster, job.c.sort_at < before, tuple_(job.c.sort_at, job.c.pk) > tuple_(*place)
+        )
+        .order_by(job.c.sort_at, job.c.pk)
+        .limit(_JOBS)
+    ).all()
+    if not keys:
+        return None, 0
+    over = and_(job.c.ended.is_not(None), job.c.ended < before)
+    silent = and_(job.c.ended.is_(None), job.c.touched < before)
+    old = list(
+        connection.execute(
+            select(job.c.pk).where(job.c.pk.in_([key.pk for key in keys]), or_(over, silent))
+        ).scalars()
+    )
+    if old:
+        for table in (gpu_usage, job_node, series, verdict):
+            connection.execute(delete(table).where(table.c.job.in_(old)))
+        connection.execute(delete(job).where(job.c.pk.in_(old)))
+    return (keys[-1].sort_at, keys[-1].pk), len(old)
+
+
+def _series(connection: Connection, before: float) -> int:
+    old = connection.execute(
+        select(series.c.job, series.c.node)
+        .where(series.c.touched < before)
+        .order_by(series.c.touched)
+        .limit(_JOBS)
+    ).all()
+    if old:
+        connection.execute(
+            delete(series).where(tuple_(series.c.job, series.c.node).in_([tuple(row) for row in old]))
+        )
+    return len(old)
+
+
+def _events(connection: Connection, before: float) -> int:
+    """Remove events, but for the last one of a check: it says how the node is."""
+    kept = select(node_check.c.event_id)
+    old = list(
+        connection.execute(
+            select(node_event.c.pk)
+            .where(node_event.c.at < before, node_event.c.id.not_in(kept))
+            .order_by(node_event.c.at)
+            .limit(_ROWS)
+        ).scalars()
+    )
+    if old:
+        connection.execute(delete(node_event).where(node_event.c.pk.in_(old)))
+    return len(old)
+
+
+def _old(connection: Connection, table: Table, before: float) -> int:
+    """Remove rows by their time."""
+    key = tuple_(*table.primary_key)
+    old = connection.execute(
+        select(*table.primary_key).where(table.c.at < before).order_by(table.c.at).limit(_ROWS)
+    ).all()
+    if old:
+        connection.execute(delete(table).where(key.in_([tuple(row) for row in old])))
+    return len(old)
