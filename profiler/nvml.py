@@ -8,6 +8,7 @@ never its index. Sources: NVML API reference (device queries, MIG management, ev
 from __future__ import annotations
 
 import ctypes
+import itertools
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
@@ -45,6 +46,7 @@ _PROCESS_CALLS = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetCompu
 _CLOCK_SM, _CLOCK_MEMORY = 1, 2  # NVML_CLOCK_SM, NVML_CLOCK_MEM
 _CORRECTED, _UNCORRECTED, _VOLATILE = 0, 1, 0  # NVML_MEMORY_ERROR_TYPE_*, NVML_VOLATILE_ECC
 _TEMPERATURE_GPU = 0
+_UTILISATION_SAMPLES, _UNSIGNED = 1, 1  # NVML_GPU_UTILIZATION_SAMPLES, NVML_VALUE_TYPE_UNSIGNED_INT
 _MAX_XIDS = 64  # of one drain: a storm must not keep the reader here
 
 
@@ -66,10 +68,14 @@ _METRICS = (
     _Metric("clock_sm_mhz", "nvmlDeviceGetClockInfo", (_CLOCK_SM,), highest=20_000),
     _Metric("clock_sm_max_mhz", "nvmlDeviceGetMaxClockInfo", (_CLOCK_SM,), highest=20_000),
     _Metric("clock_memory_mhz", "nvmlDeviceGetClockInfo", (_CLOCK_MEMORY,), highest=50_000),
+    _Metric("energy_j", "nvmlDeviceGetTotalEnergyConsumption", divisor=1000, highest=2**53),
     _Metric("ecc_corrected", "nvmlDeviceGetTotalEccErrors", (_CORRECTED, _VOLATILE), highest=2**53),
     _Metric("ecc_uncorrected", "nvmlDeviceGetTotalEccErrors", (_UNCORRECTED, _VOLATILE), highest=2**53),
 )
 _MEMORY_HIGHEST = 2**44  # 16 TiB
+_LONGEST_SAMPLE = (
+    5.0  # seconds: the driver samples every 1/6 to 1 s; a longer hole in its buffer is no sample
+)
 _NVLINKS_HIGHEST = 36  # NVML_NVLINK_MAX_LINKS
 _HEALTH_EVERY = (
     30.0  # seconds: each link is a call of its own, and bad memory waits for a reset of the GPU anyway
@@ -104,6 +110,9 @@ class NvmlReader:
         self._pending_xids: dict[str, list[int]] = defaultdict(list)
         self._event_set: Any = None
         self._watched: set[str] = set()
+        self._sampled: dict[
+            str, int
+        ] = {}  # UUID -> time of the last sample seen, in microseconds since the epoch
         self._health: dict[str, tuple[float, dict[str, Any]]] = {}  # UUID -> (until, fields of a reading)
         self.unreachable = 0
         """GPUs that the driver counts but does not hand out: fallen off the bus before this reader began."""
@@ -208,9 +217,11 @@ class NvmlReader:
         handle = self._handles[gpu.uuid]
         numbers = {metric.field: self._number(gpu.uuid, metric, handle) for metric in _METRICS}
         rates = self._ask(gpu.uuid, "nvmlDeviceGetUtilizationRates", handle)
+        utilisation = _plausible(rates.gpu, 100) if rates is not None else None
         return replace(
             self._memory(GpuReading(gpu), handle),
-            utilisation=_plausible(rates.gpu, 100) if rates is not None else None,
+            utilisation=utilisation,
+            recent=self._recent(gpu.uuid, handle, utilisation),
             throttle=self._throttle(gpu.uuid, handle),
             processes=self._processes(gpu.uuid, handle),
             **numbers,
@@ -222,6 +233,37 @@ class NvmlReader:
         if value is not None and metric.divisor != 1:
             value = value / metric.divisor
         return _plausible(value, metric.highest)
+
+    def _recent(self, gpu: str, handle: _Handle, now: float | None) -> tuple[tuple[float, float], ...] | None:
+        """The utilisation since the last reading, from the driver's buffer; None where it keeps none.
+
+        A sample stands for the time since the one before it. What has passed since the newest is as it is `now`.
+        """
+        last = self._sampled.get(gpu, 0)
+        # The last one seen is asked for again: it is where the first new one begins.
+        answer = self._ask(gpu, "nvmlDeviceGetSamples", handle, _UTILISATION_SAMPLES, max(last - 1, 0))
+        if answer is None or now is None:
+            return None
+        kind, samples = answer
+        known = (
+            sorted((item.timeStamp, item.sampleValue.uiVal) for item in samples) if kind == _UNSIGNED else []
+        )
+        if not known:
+            return None
+        self._sampled[gpu] = known[-1][0]
+        steps = [((at - before) / 1e6, value) for (before, _), (at, value) in itertools.pairwise(known)]
+        since = time.time() - known[-1][0] / 1e6
+        if since >= 0:
+            steps.append((since, now))
+        pieces: list[tuple[float, float]] = []
+        for seconds, value in steps:
+            if value > 100 or seconds > _LONGEST_SAMPLE:
+                pieces.clear()  # what is older than a hole is not just before the rest
+            elif pieces and pieces[-1][1] == value:
+                pieces[-1] = pieces[-1][0] + seconds, value
+            else:
+                pieces.append((seconds, float(value)))
+        return tuple(pieces) or None
 
     def _memory(self, reading: GpuReading, handle: _Handle) -> GpuReading:
         # Version 2 tells apart what the driver reserves; older drivers (before 510) count it as used.

@@ -96,6 +96,9 @@ VALUES: list[tuple[dict[str, Any], list[Any], Any]] = [
     ({}, ["nvmlDeviceGetAttributes", GPU], "NOT_SUPPORTED"),
     ({}, ["nvmlDeviceGetComputeRunningProcesses", GPU], []),
     ({}, ["nvmlDeviceGetSupportedEventTypes", GPU], 8),
+    ({}, ["nvmlDeviceGetTotalEnergyConsumption", GPU], 0),
+    ({}, ["nvmlDeviceGetSamples", GPU, 0, 0], "NOT_SUPPORTED"),
+    ({}, ["nvmlDeviceGetSamples", GPU, 1, 2**63], "NOT_FOUND"),
     ({}, ["nvmlDeviceGetFanSpeed", GPU], "FUNCTION_NOT_FOUND"),
 ]
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ def test_a_gpu_at_work(emulation: Emulation) -> None:
     emulation.gpus.set(NODE, 1, ecc_corrected_volatile=7, ecc_uncorrected_volatile=2, throttle_reasons=0x44)
     emulation.load_file(1, os.getpid(), "utilization 85\nmemory_mib 4000\n")
     found = read(emulation)[1]
-    assert found == GpuReading(
+    assert found.energy_j is not None
+    assert replace(found, energy_j=None, recent=None) == GpuReading(
         gpu=GpuIdentity(
             uuid=str(emulation.gpus.state(NODE, 1)["uuid"]),
             minor=1,
@@ -86,6 +88,57 @@ def test_the_health_of_a_gpu(emulation: Emulation) -> None:
     assert (second.nvlinks, second.retirement_pending, second.remap_pending) == (None, True, None)
 
 
+_FOLLOW = """
+import sys, time
+import msgspec
+from profiler.nvml import NvmlReader
+reader = NvmlReader()
+looks, at = [], []
+for line in sys.stdin:
+    reading = reader.read(reader.gpus()[1])
+    looks.append(reading), at.append(time.monotonic())
+    print(flush=True)
+sys.stdout.buffer.write(msgspec.json.encode([looks, at]))
+"""
+
+
+def test_what_was_between_two_readings_is_told_by_the_drivers_own_samples(emulation: Emulation) -> None:
+    child = emulation.popen("-c", _FOLLOW, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    requests, answers = child.stdin, child.stdout
+    assert requests is not None and answers is not None
+
+    def look() -> None:
+        print(file=requests, flush=True)
+        answers.readline()
+
+    look()
+    time.sleep(1.0)  # spans of time are what is measured here
+    started = time.monotonic()
+    path = emulation.load_file(1, os.getpid(), "utilization 80\n")
+    time.sleep(2.0)
+    path.unlink()
+    loaded = time.monotonic() - started
+    time.sleep(1.0)
+    look()
+    look()
+    out, _ = child.communicate(timeout=20)
+    (_, second, third), at = msgspec.json.decode(out, type=tuple[list[GpuReading], list[float]])
+    assert second.utilisation == 0 and second.recent is not None
+    known = [value for _, value in second.recent]
+    assert known in ([0, 80, 0], [80, 0])  # the first samples may be missing
+    assert dict(zip(known, second.recent, strict=True))[80][0] == pytest.approx(loaded, abs=0.8)
+    assert sum(seconds for seconds, _ in second.recent) == pytest.approx(at[1] - at[0], abs=0.8)
+    assert third.recent is not None and sum(seconds for seconds, _ in third.recent) < 1.0
+    idle, busy = 62.0, 62.0 + 0.9 * 338 * 0.8
+    assert second.energy_j == pytest.approx(busy * loaded + idle * (at[1] - at[0] - loaded), rel=0.25)
+
+
+def test_a_driver_that_keeps_no_samples(emulation: Emulation) -> None:
+    emulation.gpus.set_node(NODE, sample_period_ms=None)
+    found = read(emulation)[1]
+    assert (found.recent, found.energy_j, found.utilisation) == (None, None, 0)
+
+
 KEYS = {
     "utilization": ["utilisation"],
     "memory_used_mib": ["memory_used_bytes", "memory_total_bytes"],
@@ -111,7 +164,7 @@ def test_what_nvml_does_not_tell_is_none_and_the_rest_is_told(
 ) -> None:
     emulation.gpus.set(NODE, 1, **{key: error})
     reading = read(emulation)[1]
-    never = ("fault", "retirement_pending")  # this model remaps rows
+    never = ("fault", "retirement_pending", "recent")  # this model remaps rows; there is no last reading
     unknown = [
         name
         for name in GpuReading.__dataclass_fields__

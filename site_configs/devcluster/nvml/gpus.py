@@ -31,7 +31,13 @@ from site_configs.devcluster.nvml.statefile import (
     write,
 )
 
-DRIVER: State = {"driver_version": "550.90.07", "nvml_version": "12.550.90.07", "cuda_version": 12040}
+# Real drivers sample the utilisation every 1/6 to 1 s.
+DRIVER: State = {
+    "driver_version": "550.90.07",
+    "nvml_version": "12.550.90.07",
+    "cuda_version": 12040,
+    "sample_period_ms": 200,
+}
 
 
 class EmulatedGpus:

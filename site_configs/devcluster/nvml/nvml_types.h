@@ -79,15 +79,33 @@ typedef struct {
     unsigned int gpuInstanceId, computeInstanceId;
 } nvmlEventData_t;
 
+typedef struct {
+    unsigned long long timeStamp; /* microseconds since the epoch */
+    union {
+        double dVal;
+        unsigned int uiVal;
+        unsigned long long ullVal;
+    } sampleValue;
+} nvmlSample_t;
+
 enum { NVML_CLOCK_GRAPHICS, NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_CLOCK_VIDEO, NVML_CLOCK_COUNT };
 
 #define NVML_EVENT_XID 0x8ULL
 #define NVML_THROTTLE_GPU_IDLE 0x1U
+#define NVML_GPU_UTILIZATION_SAMPLES 1U
+#define NVML_VALUE_TYPE_UNSIGNED_INT 1U
 #define NVML_NO_INSTANCE 0xFFFFFFFFU
 
 _Static_assert(sizeof(nvmlMemory_v2_t) == 40, "nvidia-ml-py says 0x02000028");
 _Static_assert(sizeof(nvmlTemperature_v1_t) == 12, "nvidia-ml-py says 0x100000C");
 _Static_assert(sizeof(nvmlPciInfo_t) == 68, "busIdLegacy, five numbers, busId");
 _Static_assert(sizeof(nvmlProcessInfo_v2_t) == 24, "pid, memory, instance ids");
+_Static_assert(sizeof(nvmlSample_t) == 16, "timestamp, value");
+
+/* What the library asks itself. */
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization);
+nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *milliwatts);
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
+                                                     nvmlProcessInfo_v2_t *infos);
 
 #endif

@@ -83,7 +83,7 @@ NUMBER_KEYS = DERIVED_KEYS | frozenset(
         "mig_mode_pending",
     }
 )
-NODE_KEYS = frozenset({"driver_version", "nvml_version", "cuda_version", "status"})
+NODE_KEYS = frozenset({"driver_version", "nvml_version", "cuda_version", "sample_period_ms", "status"})
 
 Value = int | str
 State = dict[str, Value]
