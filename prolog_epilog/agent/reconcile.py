@@ -63,7 +63,7 @@ class Found:
     """A job that runs here, by the environment of its first process."""
 
     job: JobRef
-    uid: int
+    uid: int | None
     env: Mapping[str, str]
 
 

@@ -6,17 +6,14 @@ twice, or late, is seen for what it is. Files are written whole (a new one, fsyn
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from profiler.records import JobEnded, JobRef, JobStarted
+from prolog_epilog.agent.disk import Disk
 
-__all__ = ["Entry", "Registry", "write_whole"]
+__all__ = ["Entry", "Registry"]
 
 _MAX_BYTES = 16 << 20
 
@@ -53,57 +50,34 @@ class Entry(msgspec.Struct, omit_defaults=True):
 class Registry:
     """The files of one folder. Not for several threads."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, disk: Disk | None = None) -> None:
         self._folder = folder
+        self._disk = disk or Disk()
         self._encoder = msgspec.json.Encoder()
         self._decoder = msgspec.json.Decoder(Entry)
 
     def load(self) -> tuple[dict[JobRef, Entry], list[tuple[Path, str]]]:
         """All entries; and the files that could not be read, with why. Raises OSError for the folder itself."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._disk.make(self._folder)
         entries: dict[JobRef, Entry] = {}
         bad: list[tuple[Path, str]] = []
-        for path in self._files():
+        for name in self._disk.names(self._folder):
+            path = self._folder / name
             try:
-                with path.open("rb") as file:
-                    entry = self._decoder.decode(file.read(_MAX_BYTES))
+                entry = self._decoder.decode(self._disk.read(path, _MAX_BYTES))
             except (OSError, msgspec.MsgspecError) as error:
                 bad.append((path, str(error)))
-                continue
-            entries[entry.job] = entry
+            else:
+                entries[entry.job] = entry
         return entries, bad
 
     def save(self, entry: Entry) -> None:
         """Write an entry; it is on the disk when this returns. Raises OSError."""
-        write_whole(self._path(entry.job), self._encoder.encode(entry))
+        self._disk.write(self._path(entry.job), self._encoder.encode(entry))
 
     def remove(self, job: JobRef) -> None:
         """Forget an attempt. Raises OSError."""
-        self._path(job).unlink(missing_ok=True)
+        self._disk.remove(self._path(job))
 
     def _path(self, job: JobRef) -> Path:
         return self._folder / f"{job.job_id}.{job.restarts}.json"
-
-    def _files(self) -> Iterator[Path]:
-        for path in sorted(self._folder.iterdir()):
-            if path.name.startswith(".new-"):  # left by a kill
-                with suppress(OSError):
-                    path.unlink()
-            elif path.suffix == ".json":
-                yield path
-
-
-def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Put a file in its place at once, or leave what was there. Raises OSError."""
-    descriptor, name = tempfile.mkstemp(prefix=".new-", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, mode)
-            file.write(data)
-            file.flush()
-            os.fsync(descriptor)
-        Path(name).replace(path)
-    except BaseException:
-        with suppress(OSError):
-            Path(name).unlink()
-        raise

@@ -1,0 +1,343 @@
+"""The agent's loop: takes in hooks' files, samples and answers as they come, and never waits for any of them.
+
+What may hang has a thread of its own: the driver's calls (`sampling`), the service (`deliver`), health checks, reading
+/proc (`beside`). They post to the loop, and the loop alone touches the jobs.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import selectors
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import msgspec
+
+from profiler.gpu import GpuSample
+from profiler.host import HostReading
+from profiler.notify import Notifier
+from profiler.records import JobRef
+from prolog_epilog.agent import reconcile
+from prolog_epilog.agent.beside import Beside
+from prolog_epilog.agent.intake import HookFile, Intake
+from prolog_epilog.agent.jobs import Clock, Gpus, Jobs, Sink
+from prolog_epilog.agent.notices import Notices
+from prolog_epilog.agent.reconcile import Found, Reconciler
+from prolog_epilog.agent.registry import Registry
+from prolog_epilog.agent.sampling import DENSE
+from prolog_epilog.agent.settings import Settings
+from prolog_epilog.agent.watch import FolderWatch
+
+__all__ = ["Agent", "Health", "Host", "Parts", "Sampler", "Sender"]
+
+_log = logging.getLogger("gsub-noded")
+
+_TURN: Final = 5.0  # seconds at most from one turn of the loop to the next
+_BLIND_TURN: Final = 1.0  # where the kernel does not tell of new files
+_RECONCILE_EVERY: Final = 30.0
+_KEEP_HEALTH_EVERY: Final = 300.0
+_HOST_DEADLINE: Final = 3.0  # seconds for which a sample waits to be told of CPUs and memory
+_STOP_WITHIN: Final = 3.0
+
+
+class Sampler(Protocol):
+    """Looks at the GPUs in a thread of its own."""
+
+    def start(self) -> None: ...  # noqa: D102
+
+    def sample_soon(self, dense: float = 0.0) -> None:
+        """Look now, and not when it is due; then densely for so many seconds."""
+
+    def last(self) -> GpuSample | None:
+        """The last look."""
+
+    def stop(self, timeout: float = 0.0) -> bool:
+        """End, without waiting longer for a driver that hangs; whether it has ended."""
+
+
+class Sender(Protocol):
+    """Delivers records in a thread of its own."""
+
+    def start(self) -> None: ...  # noqa: D102
+
+    def stop(self, seconds: float) -> object:
+        """Deliver what can be delivered in that time, and end."""
+
+
+class Health(Protocol):
+    """Runs health checks in threads of its own."""
+
+    def start(self) -> None: ...  # noqa: D102
+
+    def feed(self, sample: GpuSample) -> None:
+        """Judge a sample."""
+
+    def look_soon(self) -> None:
+        """Run the checks now."""
+
+    def stop(self, seconds: float) -> None:
+        """End within that time."""
+
+    def state(self) -> msgspec.Struct:
+        """What a restart must not forget."""
+
+
+class Host(Protocol):
+    """Reads what jobs hold of this node's CPUs and memory."""
+
+    def read(self, jobs: Collection[int]) -> Mapping[int, HostReading]:
+        """By job id. May hang."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the agent is put together from; each is made with what it posts to."""
+
+    spool: Sink
+    gpus: Gpus
+    host: Host
+    sampler: Callable[[Callable[[GpuSample, float], None]], Sampler]
+    sender: Callable[[Callable[[tuple[JobRef, ...], float], None]], Sender | None]
+    health: Callable[[Callable[[msgspec.Struct], None], Jobs], Health | None]
+    keep_health: Callable[[msgspec.Struct], None] = lambda _: None
+
+
+class Agent:
+    """One node's agent. `run` goes on until `stop`, which any thread or signal handler may call."""
+
+    def __init__(self, settings: Settings, parts: Parts, *, clock: Clock | None = None) -> None:
+        self._settings = settings
+        self._parts = parts
+        self._clock = clock or Clock()
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._stopping = False
+        folders = (settings.spool / "new", settings.run / "new")
+        self._intake = Intake(folders, settings.spool / "poison")
+        self._watch = FolderWatch(folders)
+        self._jobs = Jobs(settings, Registry(settings.spool / "jobs"), parts.spool, parts.gpus, self._clock)
+        self._notices = Notices(settings.cluster, settings.node, parts.spool.put)
+        self._reconciler = Reconciler()
+        self._beside = Beside("host", self._post)
+        self._looking_up = Beside("look-up", self._post)
+        self._held: tuple[GpuSample, float, float] | None = (
+            None  # a sample, its time, until when it waits for the host
+        )
+        self._notifier = Notifier(os.environ)
+        self._due: dict[str, float] = {}
+        self._sampler = parts.sampler(lambda sample, at: self._post(lambda: self._sampled(sample, at)))
+        self._sender = parts.sender(lambda jobs, at: self._post(lambda: self._heard(jobs, at)))
+        self._health = parts.health(lambda event: self._post(lambda: self._emit(event)), self._jobs)
+
+    def run(self) -> None:
+        """Be the agent. Raises OSError when its folders cannot be used at the start."""
+        self._watch.renew()
+        for problem in self._jobs.restore():
+            self._notices.happened("registry_unread", "warning", f"a job of before is forgotten: {problem}")
+        self._beside.start()
+        self._looking_up.start()
+        self._sampler.start()
+        for part in (self._sender, self._health):
+            if part is not None:
+                part.start()
+        self._notifier.send("READY=1", f"STATUS={len(self._jobs)} jobs")
+        _log.info(
+            "node %s of cluster %s, %d jobs known",
+            self._settings.node,
+            self._settings.cluster,
+            len(self._jobs),
+        )
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wake, selectors.EVENT_READ)
+            if self._watch.descriptor is not None:
+                selector.register(self._watch.descriptor, selectors.EVENT_READ)
+            while not self._stopping:
+                self._turn()
+                if not self._stopping:
+                    selector.select(self._patience())
+        self._close()
+
+    def stop(self) -> None:
+        """End soon; all that is known is kept."""
+        self._stopping = True
+        self._post(lambda: None)
+
+    def _post(self, what: Callable[[], None]) -> None:
+        self._inbox.put(what)
+        with suppress(OSError):  # closed at the end
+            os.eventfd_write(self._wake, 1)
+
+    # --- one turn ---
+
+    def _turn(self) -> None:
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+        self._watch.clear()  # before the look: what comes during it wakes us again
+        self._guard(self._take_hooks)
+        for _ in range(self._inbox.qsize()):
+            self._guard(self._inbox.get_nowait())
+        if self._held is not None and self._clock.mono() >= self._held[2]:
+            self._use_held({})
+        self._guard(self._jobs.turn)
+        if self._is_due("reconcile", _RECONCILE_EVERY):
+            self._guard(self._reconcile)
+        if self._health is not None and self._is_due("health", _KEEP_HEALTH_EVERY):
+            self._guard(self._keep_health)
+        if self._notifier.watchdog and self._is_due("watchdog", self._notifier.watchdog / 3):
+            self._notifier.send("WATCHDOG=1", f"STATUS={len(self._jobs)} jobs")
+
+    def _guard(self, work: Callable[[], None]) -> None:
+        """A fault in one thing must not end all others: it is told, and the loop goes on."""
+        try:
+            work()
+        except Exception as error:
+            _log.exception("a fault of the agent")
+            with suppress(Exception):
+                self._notices.happened("agent_fault", "error", f"{type(error).__name__}: {error}")
+
+    def _is_due(self, what: str, every: float) -> bool:
+        now = self._clock.mono()
+        if now < self._due.setdefault(what, now + every):
+            return False
+        self._due[what] = now + every
+        return True
+
+    def _patience(self) -> float:
+        blind = self._watch.descriptor is None or self._intake.incomplete
+        waits = [_BLIND_TURN if blind else _TURN]
+        if (final := self._jobs.due_in()) is not None:
+            waits.append(final + 0.01)
+        if self._held is not None:
+            waits.append(max(self._held[2] - self._clock.mono(), 0.0) + 0.01)
+        if self._notifier.watchdog:
+            waits.append(self._notifier.watchdog / 3)
+        return 0.0 if not self._inbox.empty() else min(waits)
+
+    # --- hooks ---
+
+    def _take_hooks(self) -> None:
+        try:
+            self._watch.renew()
+        except OSError as error:
+            self._notices.state("hook_folder", "error", str(error))
+        hooks, unfit = self._intake.waiting(self._clock.mono())
+        for path, why in unfit:
+            self._notices.happened(
+                "hook_unfit", "warning", f"{path.name} of {path.parent} is set aside: {why}"
+            )
+            self._drop(lambda path=path: self._intake.set_aside(path))  # type: ignore[misc]
+        taken = [hook for hook in hooks if self._take(hook)]
+        if taken:
+            self._jobs.end_of_other_boots()
+            starts = any(hook.event == "prolog" for hook in taken)
+            self._sampler.sample_soon(dense=DENSE if starts else 0.0)
+
+    def _take(self, hook: HookFile) -> bool:
+        """Whether this hook's file is done with."""
+        try:
+            self._jobs.take(hook, self._sampler.last())
+        except OSError as error:  # no room: the file stays, and is taken in again
+            self._notices.state(
+                "registry", "error", f"jobs cannot be kept over a restart of the agent: {error}"
+            )
+            return False
+        self._notices.state("registry", "ok")
+        if not hook.whole:
+            self._notices.happened("hook_torn", "warning", f"{hook.path.name} was cut off", hook.job)
+        if hook.event == "epilog" and self._health is not None:
+            self._health.look_soon()
+        self._drop(lambda: self._intake.done(hook.path))
+        return True
+
+    def _drop(self, remove: Callable[[], None]) -> None:
+        try:
+            remove()
+        except OSError as error:
+            self._notices.state("hook_folder", "error", str(error))
+
+    # --- samples ---
+
+    def _sampled(self, sample: GpuSample, at: float) -> None:
+        self._use_held({})
+        if self._health is not None:
+            self._health.feed(sample)
+        hung = sample.state == "hung"
+        self._notices.state("gpu_driver", "error" if hung else "ok", sample.detail if hung else "")
+        ids = {job.job_id for job in self._jobs.running()}
+        self._held = (sample, at, self._clock.mono() + _HOST_DEADLINE)
+        read = self._parts.host.read
+        if not ids or not self._beside.ask(
+            lambda: read(ids), lambda found: self._host_read(sample, found), self._host_failed
+        ):
+            self._use_held({})
+
+    def _host_read(self, sample: GpuSample, found: Mapping[int, HostReading]) -> None:
+        if self._held is not None and self._held[0] is sample:
+            self._use_held(found)
+
+    def _host_failed(self, error: Exception) -> None:
+        self._notices.happened("host_use", "warning", f"CPUs and memory cannot be read: {error}")
+        self._use_held({})
+
+    def _use_held(self, host: Mapping[int, HostReading]) -> None:
+        if self._held is not None:
+            (sample, at, _), self._held = self._held, None
+            self._jobs.sampled(sample, at, host)
+
+    # --- what the hooks missed ---
+
+    def _heard(self, running: tuple[JobRef, ...], seen_at: float) -> None:
+        self._reconciler.hear(running, seen_at, self._jobs.running(), self._clock.mono())
+
+    def _reconcile(self) -> None:
+        now, node = self._clock.mono(), self._settings.node
+        here = reconcile.traces(self._settings.slurmd_spool, node)
+        for job in self._reconciler.gone(self._jobs.running(), here, now):
+            self._notices.happened("epilog_missed", "warning", f"job {job.job_id} left untold", job)
+            self._jobs.gone(job)
+            self._sampler.sample_soon()
+        if missed := self._reconciler.missed(tuple(self._jobs.known()), here, now):
+            self._looking_up.ask(
+                lambda: reconcile.look_up(missed, node),
+                lambda found: self._found(missed, found),
+                lambda _: self._found(missed, {}),
+            )
+
+    def _found(self, missed: list[int], found: Mapping[int, Found]) -> None:
+        known = {job.job_id for job in self._jobs.known()}
+        for job_id in missed:
+            if job_id in known:
+                continue
+            one = found.get(job_id)
+            told = self._reconciler.restarts(job_id)
+            restarts = told if told is not None else one.job.restarts if one else 0
+            job = JobRef(job_id, restarts)
+            self._notices.happened("prolog_missed", "warning", f"job {job_id} runs untold", job)
+            self._jobs.found(
+                Found(job, one.uid if one else None, one.env if one else {}), self._sampler.last()
+            )
+
+    # --- the rest ---
+
+    def _emit(self, event: msgspec.Struct) -> None:
+        self._parts.spool.put(event)  # type: ignore[arg-type]
+
+    def _keep_health(self) -> None:
+        if self._health is not None:
+            self._parts.keep_health(self._health.state())
+
+    def _close(self) -> None:
+        self._notifier.send("STOPPING=1")
+        self._guard(self._take_hooks)
+        self._guard(self._keep_health)
+        self._guard(self._jobs.save_all)
+        self._sampler.stop()
+        for part in (self._health, self._sender):
+            if part is not None:
+                part.stop(_STOP_WITHIN)
+        self._watch.close()
+        os.close(self._wake)

@@ -1,0 +1,394 @@
+"""What becomes of a job on this node: from its hooks' files and samples to its records. No threads, no waiting.
+
+A start and an end are put into the spool the moment they are known; usage follows when there is a sample for it. Each
+step is such that the agent may be killed after it: what is not yet in the registry is done again from the hook's file,
+and a record that is put twice is one fact to the store.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import msgspec
+
+from profiler.gpu import GpuSample
+from profiler.host import HostReading
+from profiler.job_meter import JobMeter, MeterState
+from profiler.records import GpuRef, JobEnded, JobRef, JobSeries, JobStarted, JobUsage, Record, new_id
+from prolog_epilog.agent import intake
+from prolog_epilog.agent.intake import HookFile
+from prolog_epilog.agent.reconcile import Found
+from prolog_epilog.agent.registry import Entry, Registry
+from prolog_epilog.agent.settings import Settings
+
+__all__ = ["Clock", "Gpus", "Jobs", "Sink"]
+
+_log = logging.getLogger("gsub-noded")
+
+SAVE_EVERY: Final = 30.0
+REMEMBER: Final = 600.0
+"""Seconds for which an ended job is remembered, so that a late or repeated file of its hooks changes nothing."""
+_RESTARTED: Final = "The node was restarted while the job ran."
+
+
+class Sink(Protocol):
+    """Where records go: the spool."""
+
+    def put(self, record: Record) -> bool:
+        """Keep a record until it is delivered; False while that is in memory only."""
+
+
+class Gpus(Protocol):
+    """Which GPUs a job got."""
+
+    def of(self, env: Mapping[str, str], sample: GpuSample | None) -> tuple[GpuRef, ...] | None:
+        """By the variables of its prolog; None if that cannot be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The node's time since the epoch, which may step; and a monotonic one, which goes on over our restarts."""
+
+    wall: Callable[[], float] = time.time
+    mono: Callable[[], float] = time.monotonic
+
+
+class Jobs:
+    """The jobs of this node. Not for several threads.
+
+    `restore` comes first. `deadline` is for how long an ended job's last sample is waited for, in seconds.
+    """
+
+    def __init__(
+        self, settings: Settings, registry: Registry, spool: Sink, gpus: Gpus, clock: Clock | None = None
+    ) -> None:
+        self._settings = settings
+        self._registry = registry
+        self._spool = spool
+        self._gpus = gpus
+        self._clock = clock or Clock()
+        self._deadline = settings.deadline + 2.0
+        self._entries: dict[JobRef, Entry] = {}
+        self._meters: dict[JobRef, JobMeter] = {}
+        self._reported: dict[JobRef, float] = {}
+        self._saved: dict[JobRef, float] = {}
+        self._heard: dict[
+            JobRef, float
+        ] = {}  # when an end was learnt of: its last sample is waited for from then on
+
+    # --- what is known ---
+
+    def __len__(self) -> int:
+        """How many jobs run here, or wait for their last sample."""
+        return sum(not entry.final for entry in self._entries.values())
+
+    def running(self) -> dict[JobRef, float]:
+        """The jobs that run here, with the monotonic time of their start."""
+        return {job: entry.began for job, entry in self._entries.items() if entry.running}
+
+    def known(self) -> Iterable[JobRef]:
+        """All jobs, and those that ended lately."""
+        return self._entries.keys()
+
+    def holder(self, gpu: GpuRef) -> JobRef | None:
+        """The job that holds a GPU now; the last one to start where several share it. From any thread."""
+        for entry in reversed(list(self._entries.values())):
+            if entry.running and entry.started is not None and entry.started.gpus:
+                for held in entry.started.gpus:
+                    by_uuid = held.uuid is not None and held.uuid in (gpu.uuid, gpu.parent_uuid)
+                    if by_uuid or (held.minor is not None and held.minor == gpu.minor):
+                        return entry.job
+        return None
+
+    def restore(self) -> list[str]:
+        """Take up what the last run of the agent knew. Returns what could not be read. Raises OSError."""
+        self._entries, bad = self._registry.load()
+        now = self._clock.mono()
+        for entry in self._entries.values():
+            if entry.boot != self._settings.boot:
+                entry.began, entry.ended_mono = now, now  # the monotonic clock began anew with the machine
+            if entry.started is not None and not entry.final:
+                self._meters[entry.job] = self._restored(entry, entry.started)
+        self.end_of_other_boots()
+        return [f"{path.name}: {why}" for path, why in bad]
+
+    # --- starts and ends ---
+
+    def take(self, hook: HookFile, sample: GpuSample | None) -> None:
+        """Do as a hook's file says. Raises OSError when that cannot be kept: to be tried again later."""
+        if hook.event == "prolog":
+            self._take_start(hook, sample)
+        else:
+            self._take_end(hook)
+
+    def found(self, found: Found, sample: GpuSample | None) -> None:
+        """A job runs here of which no prolog told. Raises OSError."""
+        if found.job in self._entries:
+            return
+        uid = {} if found.uid is None else {"SLURM_JOB_UID": str(found.uid)}
+        env = {**uid, **found.env}
+        hook = HookFile(
+            self._settings.spool, "prolog", self._clock.wall(), found.job, env, self._settings.boot
+        )
+        self._take_start(hook, sample, reconciled=True)
+
+    def gone(self, job: JobRef) -> None:
+        """A job has left without an epilog's word. Raises OSError."""
+        entry = self._entries.get(job)
+        if entry is not None and entry.running:
+            self._end(entry, self._ended(entry, self._clock.wall(), "reconciled"))
+
+    def end_of_other_boots(self) -> None:
+        """End what ran before the machine was restarted. Raises OSError."""
+        ours = self._settings.boot
+        for entry in list(self._entries.values()):
+            if entry.running and ours and entry.boot and entry.boot != ours:
+                booted = self._clock.wall() - self._clock.mono()
+                self._end(entry, self._ended(entry, booted, "reboot"))
+                self._finish(entry, _RESTARTED)
+
+    def _take_start(self, hook: HookFile, sample: GpuSample | None, *, reconciled: bool = False) -> None:
+        entry = self._entries.get(hook.job)
+        if entry is None:
+            age = max(self._clock.wall() - hook.at, 0.0)
+            boot = hook.boot or self._settings.boot
+            entry = Entry(hook.job, boot, began=self._clock.mono() - min(age, self._clock.mono()))
+            self._entries[hook.job] = entry
+        if entry.started is None:
+            entry.gpu_env = hook.gpu_env
+            gpus = self._gpus.of(hook.gpu_env, sample)
+            record = intake.started(
+                hook, cluster=self._settings.cluster, node=self._settings.node, job=hook.job, gpus=gpus
+            )
+            if reconciled:
+                record = msgspec.structs.replace(record, source="reconciled")
+            entry.started = record
+            if not entry.final:
+                self._meters[hook.job] = self._metered(entry, record)
+            _log.info("job %s started", _shown(hook.job))
+        self._keep(entry)
+
+    def _take_end(self, hook: HookFile) -> None:
+        entry = self._entries.get(hook.job)
+        if entry is None and not hook.counted:
+            same = [e for e in self._entries.values() if e.job.job_id == hook.job.job_id and e.running]
+            entry = max(same, key=lambda e: e.job.restarts, default=None)
+        if entry is None:
+            entry = Entry(hook.job, hook.boot or self._settings.boot, began=self._clock.mono(), final=True)
+            self._entries[hook.job] = entry
+        if entry.ended is not None and entry.ended.source == "epilog":
+            self._keep(entry)
+            return
+        record = intake.ended(hook, cluster=self._settings.cluster, node=self._settings.node, job=entry.job)
+        if entry.started is not None and record.at < entry.started.at:  # the clock was set back in between
+            record = msgspec.structs.replace(record, at=entry.started.at)
+        self._end(entry, record)
+
+    def _end(self, entry: Entry, record: JobEnded) -> None:
+        now, age = self._clock.mono(), self._clock.wall() - record.at
+        entry.ended = record
+        entry.ended_mono = max(now - max(age, 0.0), min(entry.began, now))
+        self._heard[entry.job] = now
+        entry.end_told = False
+        _log.info("job %s ended (%s)", _shown(entry.job), record.source)
+        if entry.final:
+            entry.closed = self._clock.wall()
+        self._keep(entry)
+
+    def _keep(self, entry: Entry) -> None:
+        """Have start and end told, and remember that. Raises OSError when a kill now would undo it."""
+        self._tell(entry)
+        self._save(entry)
+        if not self._is_told(entry):
+            raise OSError(errno.EAGAIN, "records wait in memory, since the spool cannot be written")
+
+    def _tell(self, entry: Entry) -> None:
+        if entry.started is not None and not entry.told:
+            entry.told = self._spool.put(entry.started)
+        if entry.ended is not None and not entry.end_told:
+            entry.end_told = self._spool.put(entry.ended)
+
+    @staticmethod
+    def _is_told(entry: Entry) -> bool:
+        return (entry.told or entry.started is None) and (entry.end_told or entry.ended is None)
+
+    def _ended(self, entry: Entry, at: float, source: str) -> JobEnded:
+        least = entry.started.at if entry.started is not None else 0.0
+        return JobEnded(
+            id=new_id(),
+            cluster=self._settings.cluster,
+            node=self._settings.node,
+            at=min(max(at, least), 4e9),
+            job=entry.job,
+            source="reboot" if source == "reboot" else "reconciled",
+        )
+
+    # --- usage ---
+
+    def sampled(self, sample: GpuSample, at: float, host: Mapping[int, HostReading]) -> None:
+        """A look at the node, at `at` by its clock; `host` has what each job holds of CPUs and memory, by its id."""
+        for entry in list(self._entries.values()):
+            meter = self._meters.get(entry.job)
+            if meter is None or entry.final:
+                continue
+            if entry.ended is None:
+                meter.add(sample, at, host.get(entry.job.job_id))
+                continue
+            ended = sample.at if entry.ended_mono is None else entry.ended_mono
+            if sample.at >= ended:
+                # Counted back by the monotonic clock: the other may have stepped since
+                meter.add(sample, at, None, until=at - (sample.at - ended))
+                self._finish(entry)
+
+    def turn(self) -> None:
+        """Do what is due by now: finals that waited long enough for a sample, reports, saving, forgetting."""
+        now = self._clock.mono()
+        for entry in list(self._entries.values()):
+            job = entry.job
+            if not self._is_told(entry) and now - self._saved.setdefault(job, now) >= SAVE_EVERY:
+                self._tell(entry)
+                self._try_save(entry)
+            if entry.closed is not None:
+                if self._is_told(entry) and not 0 <= self._clock.wall() - entry.closed < REMEMBER:
+                    self._forget(entry)
+            elif entry.ended is not None:
+                if not entry.final and now - self._heard.setdefault(job, now) >= self._deadline:
+                    self._finish(entry)
+            elif now - self._reported.setdefault(job, now) >= self._settings.report:
+                self._reported[job] = now
+                self._report(entry, final=False)
+            elif now - self._saved.setdefault(job, now) >= SAVE_EVERY:
+                self._try_save(entry)
+
+    def due_in(self) -> float | None:
+        """Seconds until an ended job's last sample is waited for no longer; None if no one waits."""
+        now = self._clock.mono()
+        waits = [
+            self._deadline - (now - self._heard.get(entry.job, now))
+            for entry in self._entries.values()
+            if entry.ended is not None and not entry.final
+        ]
+        return max(min(waits), 0.0) if waits else None
+
+    def save_all(self) -> None:
+        """Keep all that is known, before the agent ends."""
+        for entry in self._entries.values():
+            if entry.closed is None:
+                self._try_save(entry)
+
+    def _finish(self, entry: Entry, note: str = "") -> None:
+        """The last report of a job that has ended."""
+        if not entry.final and entry.started is not None:
+            self._report(entry, final=True, note=note)
+        entry.final = True
+        entry.closed = self._clock.wall()
+        self._try_save(entry)
+        self._meters.pop(entry.job, None)
+        self._reported.pop(entry.job, None)
+        self._heard.pop(entry.job, None)
+
+    def _report(self, entry: Entry, *, final: bool, note: str = "") -> None:
+        meter, started = self._meters.get(entry.job), entry.started
+        if meter is None or started is None:
+            return
+        entry.serial += 1
+        if not final:
+            self._try_save(entry)  # first: no two reports may ever have the same number
+        for record in self._records(entry, started, meter, final=final, note=note):
+            self._spool.put(record)
+
+    def _records(
+        self, entry: Entry, started: JobStarted, meter: JobMeter, *, final: bool, note: str
+    ) -> tuple[JobUsage, JobSeries]:
+        at = min(max(self._clock.wall(), 0.0), 4e9)
+        until = started.at + meter.seconds()
+        unseen = meter.unseen_seconds()
+        if final and entry.ended is not None:
+            unseen += max(entry.ended.at - until, 0.0)
+            until = max(entry.ended.at, started.at)
+        usage = JobUsage(
+            id=new_id(),
+            cluster=self._settings.cluster,
+            node=self._settings.node,
+            at=at,
+            job=entry.job,
+            serial=entry.serial,
+            final=final,
+            since=started.at,
+            until=until,
+            gpus=meter.gpu_uses(),
+            host=meter.host_use(),
+            unseen_seconds=unseen,
+            note=" ".join(filter(None, (note, meter.note())))[:4096],
+        )
+        columns = meter.series()
+        series = JobSeries(
+            id=new_id(),
+            cluster=self._settings.cluster,
+            node=self._settings.node,
+            at=at,
+            job=entry.job,
+            serial=entry.serial,
+            final=final,
+            since=started.at,
+            step=columns.step,
+            gpus=columns.gpus,
+            cpus=columns.cpus,
+            memory_bytes=columns.memory_bytes,
+        )
+        return usage, series
+
+    # --- keeping ---
+
+    def _metered(self, entry: Entry, started: JobStarted) -> JobMeter:
+        return JobMeter(started.gpus, started.at, max_gap=self._max_gap)
+
+    def _restored(self, entry: Entry, started: JobStarted) -> JobMeter:
+        try:
+            state = msgspec.json.decode(entry.meter, type=MeterState | None)
+        except msgspec.MsgspecError as error:
+            _log.warning("what was measured of job %s is lost: %s", _shown(entry.job), error)
+            state = None
+        return (
+            self._metered(entry, started)
+            if state is None
+            else JobMeter.restored(state, max_gap=self._max_gap)
+        )
+
+    @property
+    def _max_gap(self) -> float:
+        return 3 * self._settings.interval + self._settings.deadline
+
+    def _save(self, entry: Entry) -> None:
+        """Raises OSError."""
+        meter = self._meters.get(entry.job)
+        if meter is not None and not entry.final:
+            entry.meter = msgspec.Raw(msgspec.json.encode(meter.state()))
+        elif entry.final:
+            entry.meter = msgspec.Raw(b"null")
+        self._saved[entry.job] = self._clock.mono()
+        self._registry.save(entry)
+
+    def _try_save(self, entry: Entry) -> None:
+        """As good as it goes: nothing but the place of a restart depends on it."""
+        try:
+            self._save(entry)
+        except OSError as error:
+            _log.warning("job %s cannot be kept over a restart: %s", _shown(entry.job), error)
+
+    def _forget(self, entry: Entry) -> None:
+        try:
+            self._registry.remove(entry.job)
+        except OSError as error:
+            _log.warning("job %s cannot be forgotten: %s", _shown(entry.job), error)
+        self._entries.pop(entry.job, None)
+        self._saved.pop(entry.job, None)
+
+
+def _shown(job: JobRef) -> str:
+    return f"{job.job_id}" + (f" (restart {job.restarts})" if job.restarts else "")
