@@ -6,14 +6,15 @@ import argparse
 import asyncio
 import gc
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from site_configs.site import SiteError, find_site
 from slurm_plugins.service.daemon import Daemon, Options
-from slurm_plugins.service.errors import StartError, one_line
+from slurm_plugins.service.errors import StartError
+from slurm_plugins.service.keeping import Keep
+from slurm_plugins.service.logs import log_to_stderr
 from slurm_plugins.service.peers import uid_of
 from slurm_plugins.service.polling import EVERY
 from slurm_plugins.service.site_watch import SiteFile
@@ -27,7 +28,7 @@ USAGE = 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Run gsubd. Exit code 0 after SIGTERM, 2 for a wrong configuration."""
     arguments = _parser().parse_args(argv)
-    _log_to_stderr(arguments.verbose)
+    log_to_stderr("gsubd", verbose=arguments.verbose)
     try:
         site = SiteFile(arguments.site or find_site())
         asyncio.run(_serve(_options(arguments, site), site))
@@ -100,6 +101,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="from one look at Slurm to the next, at least 5 (%(default)g)",
     )
+    parser.add_argument(
+        "--api",
+        default="0.0.0.0:6831",
+        metavar="HOST:PORT",
+        help='collect records and answer the HTTP API here, or "none" (%(default)s)',
+    )
+    parser.add_argument("--store", metavar="URL", help="address of the store (the site file's store.url)")
     parser.add_argument("--verbose", action="store_true", help="log more")
     return parser
 
@@ -118,7 +126,8 @@ def _options(arguments: argparse.Namespace, site: SiteFile) -> Options:
         socket=socket.absolute(),
         state=arguments.state.absolute(),
         group=arguments.group,
-        listen=_listen(arguments.listen),
+        listen=_listen("--listen", arguments.listen),
+        keep=_keep(arguments),
         allowed=frozenset(allowed),
         poll=arguments.poll,
     )
@@ -131,40 +140,21 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _listen(text: str) -> tuple[str, int] | None:
+def _keep(arguments: argparse.Namespace) -> Keep | None:
+    """How the keeper is started; None: not at all."""
+    address = _listen("--api", arguments.api)
+    return None if address is None else Keep(address, arguments.store)
+
+
+def _listen(option: str, text: str) -> tuple[str, int] | None:
     if text == "none":
         return None
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
         raise StartError(
-            f"--listen {text}", "that is no HOST:PORT", 'write it like 127.0.0.1:6830, or "none"'
+            f"{option} {text}", "that is no HOST:PORT", 'write it like 127.0.0.1:6830, or "none"'
         )
     return host.strip("[]"), int(port)
-
-
-class _OneLine(logging.Formatter):
-    """``gsubd: warning: ...``; under systemd with the priority that journald reads (sd-daemon(3))."""
-
-    _PRIORITY = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}  # noqa: RUF012
-
-    def format(self, record: logging.LogRecord) -> str:
-        """One line, whatever it quotes; a traceback's lines follow."""
-        text = one_line(record.getMessage(), 2000)
-        word = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
-        lines = [f"gsubd: {word}{text}"]
-        if record.exc_info:
-            lines += [f"  {one_line(line)}" for line in self.formatException(record.exc_info).splitlines()]
-        prefix = f"<{self._PRIORITY[record.levelname]}>" if "JOURNAL_STREAM" in os.environ else ""
-        return "\n".join(prefix + line for line in lines)
-
-
-def _log_to_stderr(verbose: bool) -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(_OneLine())
-    root = logging.getLogger()
-    root.addHandler(handler)
-    root.setLevel(logging.DEBUG if verbose else logging.INFO)
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
 if __name__ == "__main__":

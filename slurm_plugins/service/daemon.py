@@ -25,6 +25,7 @@ from slurm_plugins.service.counts import Counts
 from slurm_plugins.service.desk import Desk
 from slurm_plugins.service.errors import StartError
 from slurm_plugins.service.http import Page, serve_http
+from slurm_plugins.service.keeping import Keep, Keeping
 from slurm_plugins.service.lookout import ChildLookout, Lookout
 from slurm_plugins.service.metrics import CONTENT_TYPE
 from slurm_plugins.service.notify import Notifier
@@ -59,6 +60,8 @@ class Options:
     listen: tuple[str, int] | None = ("127.0.0.1", 6830)
     allowed: frozenset[int] = frozenset()
     poll: float = EVERY
+    keep: Keep | None = None
+    """How the keeper is started; None: nothing is collected."""
 
 
 class Daemon:
@@ -103,6 +106,14 @@ class Daemon:
             slurm_uid=self.peers.learn_slurm_user,
             every=options.poll,
         )
+        self.keeping = Keeping(
+            options.keep,
+            site=lambda: self.site.taken,
+            site_path=site.path,
+            state=options.state,
+            every=options.poll,
+            env=self._env,
+        )
         self._connections = Connections(self.desk.answer, self.peers, self.counts)
         self._stop = asyncio.Event()
         self._hung_up = asyncio.Event()
@@ -128,7 +139,11 @@ class Daemon:
         notifier = Notifier(self._env)
         has_port = await self._listen()
         file = SocketFile(self.options.socket, self.options.group)
-        background = [loop.create_task(self.polling.run()), loop.create_task(self._watch_site())]
+        background = [
+            loop.create_task(self.polling.run()),
+            loop.create_task(self._watch_site()),
+            loop.create_task(self.keeping.run()),
+        ]
         if not has_port:
             background.append(loop.create_task(self._listen_later()))
         try:
@@ -186,6 +201,7 @@ class Daemon:
         if learnt is not None:
             self.desk.context = replace(self.desk.context, site=self.site.taken.site, knowledge=learnt)
             _log.info("site file taken: %s", self.site.path or "there is none")
+            self.keeping.begin_anew()
         self.polling.look_now()
 
     def _learnt(self) -> Profiles:
@@ -251,7 +267,9 @@ class Daemon:
         )
         gauge("gsub_connections", "Connections to the decision socket.", lambda: len(self._connections.open))
         gauge("gsub_waiting_for_job", "Decisions whose job is not known yet.", lambda: len(self.joins))
+        gauge("gsub_keeper_up", "1 while the keeper collects and answers.", lambda: self.keeping.up)
         total = self.counts.registry.total
+        total("gsub_keeper_starts_total", "Times the keeper was started.", lambda: self.keeping.starts)
         total("gsub_records_written_total", "Records written.", lambda: self.journal.written)
         total("gsub_records_dropped_total", "Records lost: disk or queue full.", lambda: self.journal.dropped)
 

@@ -43,7 +43,15 @@ class Process:
         if not self.site.exists():
             self.site.write_text(SITE.format(mode="observe"))
         options = [f"--site={self.site}", f"--socket={self.socket}", f"--state={self.state}"]
-        argv = [sys.executable, "-m", "slurm_plugins.service", *options, "--listen=127.0.0.1:0", *arguments]
+        argv = [
+            sys.executable,
+            "-m",
+            "slurm_plugins.service",
+            *options,
+            "--listen=127.0.0.1:0",
+            "--api=none",
+            *arguments,
+        ]
         self.log = folder / "log"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(

@@ -1,1 +1,6 @@
-"""gsubd's other half, a process of its own: collects records, keeps the store, answers the HTTP API."""
+"""The keeper: the child process of gsubd that collects what nodes tell, keeps it in the store, and answers for it.
+
+A process of its own, so that neither a burst of records nor a slow database ever delays a submission. It alone writes
+to the store. `app` is its door (who asks, how much, for how long), `routes` what may be asked, `collect` takes records
+in, `enrich` has Slurm asked about jobs, `journal` brings gsubd's decisions over. docs/api.md.
+"""

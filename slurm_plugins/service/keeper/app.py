@@ -1,0 +1,266 @@
+"""The keeper's door: an ASGI application that bounds each request, asks who it is, and seals each answer.
+
+Whatever comes in, an answer goes out: JSON, or a `Problem` that says why not. Only /healthz, /metrics and the OpenAPI
+document need no credential, and tell nothing of users or jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from starlette.routing import Match, Route
+
+from profiler.answers import Problem
+from profiler.sealed import SEAL
+from profiler.store.errors import StoreError
+from slurm_plugins.service.errors import one_line
+from slurm_plugins.service.keeper.auth import Gate, Who, credential_of
+from slurm_plugins.service.keeper.counts import Counts
+from slurm_plugins.service.keeper.refusal import RefusedError
+
+__all__ = ["MAX_BODY", "Answer", "App", "Endpoint", "Request", "problem"]
+
+_log = logging.getLogger("gsubd.keeper")
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+MAX_BODY: Final = 4 << 20
+_HEARD_OUT: Final = 2 * MAX_BODY
+"""A body up to this is read before it is refused, so that the refusal can be sealed: it must not be forged."""
+_IN_FLIGHT: Final = 64 << 20
+"""Bytes of bodies held at once."""
+_BODY_SECONDS: Final = 15.0
+_SECONDS: Final = 40.0
+"""A request has so long in all; a batch may wait for the one before it."""
+_RETRY: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is sent back."""
+
+    status: int
+    body: bytes
+    content_type: str = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request that was let in; `values` are what its path holds. `who` is None where no credential was needed."""
+
+    query: bytes
+    body: bytes
+    content_type: str
+    who: Who | None
+    values: Mapping[str, str]
+
+    def proven(self) -> Who:
+        """Who asks. Raises RefusedError where nobody said so."""
+        if self.who is None:
+            raise RefusedError(401, "this wants a credential")
+        return self.who
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One method of one path; `open`: no credential is needed. `answer` may raise RefusedError and StoreError."""
+
+    method: str
+    path: str
+    answer: Callable[[Request], Awaitable[Answer]]
+    open: bool = False
+
+
+class App:
+    """The ASGI application over `endpoints`."""
+
+    def __init__(self, endpoints: Sequence[Endpoint], gate: Gate, counts: Counts) -> None:
+        self._routes = [(Route(one.path, _unused, methods=[one.method]), one) for one in endpoints]
+        self._gate = gate
+        self._counts = counts
+        self._held = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        asked = _Asked(scope["method"], scope["path"], _headers(scope))
+        try:
+            answer = await asyncio.wait_for(self._answer(asked, scope, receive), _SECONDS)
+        except _GoneError:
+            return
+        except Exception as error:
+            answer = _told(error, asked.path)
+        self._counts.requests.add(asked.route, str(answer.status))
+        seal = await self._gate.seal(asked.proven, answer.status, answer.body) if asked.proven else ""
+        await _send(send, answer, seal)
+
+    async def _answer(self, asked: _Asked, scope: Scope, receive: Receive) -> Answer:
+        size = _length(asked.headers)
+        if self._held + size > _IN_FLIGHT:
+            raise RefusedError(503, "too much is being sent at once", "Try again in a moment.")
+        self._held += size
+        try:
+            try:
+                body = await asyncio.wait_for(_body(receive, size), _BODY_SECONDS)
+            except asyncio.TimeoutError:
+                raise RefusedError(408, "the body took too long", "Send it at once.") from None
+            endpoint, values = self._find(asked, scope)
+            who = await self._let_in(asked, _target(scope), body, endpoint)
+            if endpoint is None:
+                raise _no_such(asked.method, values)
+            if size > MAX_BODY:
+                raise RefusedError(
+                    413, f"the body is over {MAX_BODY >> 20} MiB", "Send fewer records at once."
+                )
+            return await endpoint.answer(
+                Request(scope["query_string"], body, asked.headers.get("content-type", ""), who, values)
+            )
+        finally:
+            self._held -= size
+
+    def _find(self, asked: _Asked, scope: Scope) -> tuple[Endpoint | None, dict[str, str]]:
+        """The endpoint and what its path holds; without one, the methods that the path has."""
+        methods = {}
+        for route, endpoint in self._routes:
+            match, found = route.matches({**scope, "method": endpoint.method})
+            if match is Match.FULL:
+                if endpoint.method == asked.method:
+                    asked.route = endpoint.path
+                    return endpoint, found["path_params"]
+                methods[endpoint.method] = endpoint.path
+        return None, methods
+
+    async def _let_in(self, asked: _Asked, target: str, body: bytes, endpoint: Endpoint | None) -> Who | None:
+        """Who asks; nobody in particular where that is open to all. Raises RefusedError."""
+        if endpoint is not None and endpoint.open and "authorization" not in asked.headers:
+            return None
+        credential = credential_of(asked.headers.get("authorization"))
+        try:
+            who = await self._gate.let_in(credential, asked.method, target, body)
+        except RefusedError as error:
+            # Sealed all the same, so that a node believes that its clock is wrong. Nobody wins by provoking that.
+            if error.status == 401:
+                asked.proven = credential
+            raise
+        asked.proven = credential
+        return who
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A request as it goes through the door. `proven` is the credential that the answer is sealed for.
+
+    Before a credential has been held against the request, an answer has no seal: it could be played to somebody whose
+    request it does not answer ("413": throw that record away).
+    """
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    proven: str = ""
+    route: str = "none"
+
+
+class _GoneError(Exception):
+    """The client hung up."""
+
+
+async def _unused(_: object) -> None:
+    """starlette wants an endpoint; only its reading of paths is used."""
+
+
+def _no_such(method: str, methods: Mapping[str, str]) -> RefusedError:
+    if not methods:
+        return RefusedError(404, "there is nothing here", "GET /v1/openapi.json tells what there is.")
+    return RefusedError(405, f"{method[:16]} is not done here", f"It takes {' and '.join(sorted(methods))}.")
+
+
+def _told(error: Exception, path: str) -> Answer:
+    """The answer that an error means."""
+    if isinstance(error, RefusedError):
+        return problem(error.status, error.problem)
+    if isinstance(error, StoreError):
+        return problem(
+            503, Problem(one_line(str(error)), "Nothing of this request was taken. Try again later.")
+        )
+    if isinstance(error, asyncio.TimeoutError):
+        return problem(503, Problem("the answer took too long", "Try again later."))
+    # our bug; the next request is answered as ever
+    _log.error("a fault while answering %s", one_line(path, 100), exc_info=error)
+    return problem(500, Problem("a fault of the service", "Its log tells more."))
+
+
+def problem(status: int, what: Problem) -> Answer:
+    """An answer that is a `Problem`."""
+    return Answer(status, msgspec.json.encode(what))
+
+
+def _headers(scope: Scope) -> dict[str, str]:
+    """The headers that count. One that is given twice is nobody's: the last would win here, the first elsewhere."""
+    found: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        key = name.decode("latin-1")
+        found[key] = found[key] + ", " + value.decode("latin-1") if key in found else value.decode("latin-1")
+    return found
+
+
+def _length(headers: Mapping[str, str]) -> int:
+    """How long the body is. Raises RefusedError: it must be said, so that no more is held than there is room for."""
+    if "transfer-encoding" in headers:
+        raise RefusedError(411, "a body must come with its length", "Send Content-Length, and no chunks.")
+    said = headers.get("content-length", "0")
+    if not (said.isascii() and said.isdecimal() and len(said) < 20):
+        raise RefusedError(400, "Content-Length is no number")
+    if int(said) > _HEARD_OUT:
+        raise RefusedError(413, f"the body is over {MAX_BODY >> 20} MiB", "Send fewer records at once.")
+    return int(said)
+
+
+async def _body(receive: Receive, size: int) -> bytes:
+    """The body, whole. Raises _GoneError when the client hangs up before it is."""
+    parts = []
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise _GoneError
+        part = message.get("body", b"")
+        size -= len(part)
+        if size < 0:
+            raise RefusedError(400, "the body is longer than Content-Length says")
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+def _target(scope: Scope) -> str:
+    """Path and query as they stood in the request."""
+    path = scope["raw_path"].decode("latin-1")
+    query = scope["query_string"].decode("latin-1")
+    return f"{path}?{query}" if query else path
+
+
+async def _send(send: Send, answer: Answer, seal: str) -> None:
+    headers = [
+        (b"content-type", answer.content_type.encode()),
+        (b"content-length", str(len(answer.body)).encode()),
+        (b"cache-control", b"no-store"),
+        (b"x-content-type-options", b"nosniff"),
+        # one request a connection: its whole time is bounded by one timer
+        (b"connection", b"close"),
+    ]
+    if seal:
+        headers.append((SEAL.lower().encode(), seal.encode()))
+    if answer.status == 503:
+        headers.append((b"retry-after", str(_RETRY).encode()))
+    if answer.status == 401:
+        headers.append((b"www-authenticate", b"MUNGE"))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})

@@ -1,0 +1,102 @@
+"""One look at Slurm for the store: what runs where, and facts on the attempts that it wants to know of.
+
+slurmctld is asked for all it holds, once; slurmdbd for the attempts that slurmctld no longer holds, many at a time.
+Runs as a process of its own (``python -m slurm_plugins.service.keeper.ask``): a question on standard input, what was
+seen on standard output.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from profiler.records import JobRef
+from profiler.store.facts import JobFacts
+from site_configs.site import parse_site
+from slurm_plugins.client.commands import CommandClient
+from slurm_plugins.client.errors import SlurmError
+from slurm_plugins.client.protocol import SlurmClient
+from slurm_plugins.service.keeper.facts import of_accounting, of_job, running
+from slurm_plugins.service.keeper.lifeline import die_with
+from slurm_plugins.service.look import COMMAND_SECONDS, slurm_environment
+
+__all__ = ["Question", "Seen", "ask"]
+
+_AT_ONCE: Final = 400
+"""Ids of one call of sacct: a command line has a length."""
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """`site` is the text of the site file in force; `wanted` are the attempts to tell of."""
+
+    site: str
+    site_path: str
+    parent: int
+    wanted: tuple[JobRef, ...] = ()
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What Slurm said, asked at `at`. `running` is None where it did not answer, or with nothing: that is no fact.
+
+    `error` and `accounting_error` are sentences: what they stand for is not known, not empty.
+    """
+
+    at: float
+    running: Mapping[str, tuple[JobRef, ...]] | None = None
+    facts: tuple[JobFacts, ...] = ()
+    error: str = ""
+    accounting_error: str = ""
+
+
+def ask(client: SlurmClient, cluster: str, wanted: Sequence[JobRef], now: float) -> Seen:
+    """Look once. Never raises SlurmError."""
+    error = accounting_error = ""
+    facts: list[JobFacts] = []
+    runs = None
+    rest = set(wanted)
+    try:
+        jobs = client.jobs()
+    except SlurmError as raised:
+        error = str(raised)
+    else:
+        runs = running(jobs) if jobs else None
+        for job in jobs:
+            ref = JobRef(job.id, job.restarts)
+            if ref in rest:
+                facts.append(of_job(job, cluster, now))
+                rest.discard(ref)
+    ids = sorted({ref.job_id for ref in rest})
+    try:
+        for first in range(0, len(ids), _AT_ONCE):
+            part = ids[first : first + _AT_ONCE]
+            asked = set(part)
+            # a heterogeneous job's or an array's other parts come along
+            rows = (row for row in client.accounting(ids=part) if row.id in asked)
+            facts += [of_accounting(row, cluster) for row in rows]
+    except SlurmError as raised:
+        accounting_error = str(raised)
+    return Seen(at=now, running=runs, facts=tuple(facts), error=error, accounting_error=accounting_error)
+
+
+def main() -> int:
+    """Answer the question on standard input."""
+    # As an exception, so that a command of Slurm that is still running is ended with us
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
+    die_with(question.parent)
+    site = parse_site(question.site, question.site_path)
+    client = CommandClient(slurm_environment(os.environ, site), timeout=COMMAND_SECONDS)
+    seen = ask(client, site.cluster, question.wanted, time.time())
+    sys.stdout.buffer.write(msgspec.json.encode(seen))
+    sys.stdout.buffer.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""Slurm's word on the jobs in the store, and what runs where: asked every so often, by a child with a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from profiler.store.errors import StoreError
+from profiler.store.facts import JobFacts
+from slurm_plugins.service.child import ChildError, ask_child
+from slurm_plugins.service.errors import one_line
+from slurm_plugins.service.keeper.ask import Question, Seen
+from slurm_plugins.service.keeper.collect import Running
+from slurm_plugins.service.keeper.counts import Counts
+from slurm_plugins.service.keeper.refusal import RefusedError
+from slurm_plugins.service.keeper.storing import Storing
+from slurm_plugins.service.site_watch import Taken
+
+__all__ = ["ChildSlurm", "Enrichment", "Slurm"]
+
+_log = logging.getLogger("gsubd.keeper")
+
+_SECONDS: Final = 120.0
+_MAX_ANSWER: Final = 256 << 20
+_NICER: Final = 5
+_AT_ONCE: Final = 4000
+"""Attempts of one look."""
+_OLD: Final = 4
+"""Times the interval between looks after which nothing is concluded from the last one."""
+_PART: Final = 500
+"""Facts of one transaction: batches of records get their turn in between."""
+
+
+class Slurm(Protocol):
+    """Where Slurm's word comes from."""
+
+    async def ask(self, question: Question) -> Seen:
+        """Look once. What went wrong is in the answer."""
+        ...
+
+
+class ChildSlurm:
+    """`Slurm` over ``python -m slurm_plugins.service.keeper.ask``; `env` is what Slurm's commands run in."""
+
+    def __init__(self, env: Mapping[str, str], *, seconds: float = _SECONDS) -> None:
+        self._env = env
+        self._seconds = seconds
+
+    async def ask(self, question: Question) -> Seen:
+        """See `Slurm.ask`."""
+        try:
+            output = await ask_child(
+                "slurm_plugins.service.keeper.ask",
+                msgspec.json.encode(question),
+                what="asking Slurm about jobs",
+                env=self._env,
+                seconds=self._seconds,
+                most=_MAX_ANSWER,
+                nicer=_NICER,
+            )
+            return await asyncio.to_thread(msgspec.json.decode, output, type=Seen)
+        except (ChildError, msgspec.MsgspecError) as error:
+            return Seen(at=time.time(), error=one_line(str(error)))
+
+
+class Enrichment:
+    """Looks again and again; `run` ends only by being cancelled."""
+
+    def __init__(
+        self,
+        slurm: Slurm,
+        storing: Storing,
+        counts: Counts,
+        *,
+        site: Taken,
+        site_path: str,
+        every: float,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._slurm = slurm
+        self._storing = storing
+        self._counts = counts
+        self._site = site
+        self._site_path = site_path
+        self._every = every
+        self._now = now
+        self._running: Running | None = None
+        self._seen = 0.0
+        self.waiting: int | None = None
+        """Attempts that were asked about at the last look."""
+        self._said: dict[str, str] = {}
+
+    def running(self) -> Running | None:
+        """The last look's, while it is young."""
+        young = time.monotonic() - self._seen <= _OLD * self._every
+        return self._running if young else None
+
+    async def run(self) -> None:
+        """Look, tell the store, wait, again."""
+        while True:
+            began = time.monotonic()
+            try:
+                await self.once()
+            except (StoreError, RefusedError):
+                pass  # said by `Storing`; the next look asks again
+            except Exception:
+                # our bug: it must not end the looking for good
+                _log.exception("a fault while taking Slurm's word on jobs")
+            await asyncio.sleep(max(1.0, began + self._every - time.monotonic()))
+
+    async def once(self) -> None:
+        """One look. Raises StoreError, RefusedError."""
+        cluster, store = self._site.site.cluster, self._storing.store
+        now = self._now()
+        wanted = await self._storing.write("wanting", lambda: store.wanting(cluster, _AT_ONCE, now))
+        self.waiting = len(wanted)
+        refs = tuple(one.job for one in wanted)
+        began = time.monotonic()
+        seen = await self._slurm.ask(
+            Question(site=self._site.text, site_path=self._site_path, parent=os.getpid(), wanted=refs)
+        )
+        self._say("Slurm does not tell what runs", seen.error)
+        self._say(
+            "Slurm's accounting does not answer, jobs are known by scontrol alone", seen.accounting_error
+        )
+        self._counts.looks.add("failed" if seen.error else "ok")
+        if seen.running is not None:
+            self._running, self._seen = Running(seen.at, dict(seen.running)), began
+        for first in range(0, len(seen.facts), _PART):
+            await self._tell(seen.facts[first : first + _PART], seen.at)
+
+    async def _tell(self, facts: Sequence[JobFacts], at: float) -> None:
+        store = self._storing.store
+        told = await self._storing.write("enrich", lambda: store.enrich(facts, at))
+        self._counts.enriched.add(by=told)
+
+    def _say(self, what: str, detail: str) -> None:
+        """A trouble once, and once that it is over."""
+        if detail and what not in self._said:
+            _log.warning("%s: %s", what, one_line(detail))
+        elif not detail and what in self._said:
+            _log.info("no longer: %s", what)
+        if detail:
+            self._said[what] = detail
+        else:
+            self._said.pop(what, None)

@@ -1,0 +1,243 @@
+"""The keeper put together: what runs in its event loop, how it starts, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from profiler.records import Record
+from profiler.store.errors import StoreError
+from slurm_plugins.service.errors import one_line
+from slurm_plugins.service.keeper.app import App
+from slurm_plugins.service.keeper.auth import Gate, Munged, People
+from slurm_plugins.service.keeper.collect import Collector
+from slurm_plugins.service.keeper.counts import Counts
+from slurm_plugins.service.keeper.enrich import ChildSlurm, Enrichment, Slurm
+from slurm_plugins.service.keeper.journal import JournalReader
+from slurm_plugins.service.keeper.lifeline import Heart, watch_parent
+from slurm_plugins.service.keeper.openapi import text as document
+from slurm_plugins.service.keeper.refusal import RefusedError
+from slurm_plugins.service.keeper.routes import endpoints
+from slurm_plugins.service.keeper.server import listening, serve
+from slurm_plugins.service.keeper.storing import Storing
+from slurm_plugins.service.site_watch import Taken
+
+__all__ = ["Keeper", "Options"]
+
+_log = logging.getLogger("gsubd.keeper")
+
+_AGAIN: Final = 5.0
+"""Seconds to the next try, where something is in the way."""
+_JOURNAL_SECONDS: Final = 5.0
+_PURGE_FIRST: Final = 600.0
+_DAY: Final = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the keeper was started. `pipes`: standard input and output lead to gsubd."""
+
+    listen: tuple[str, int]
+    state: Path
+    store: str
+    every: float = 30.0
+    pipes: bool = True
+
+
+class Keeper:
+    """One keeper. `run` returns when gsubd has gone, or it was told to end."""
+
+    def __init__(
+        self,
+        options: Options,
+        site: Taken,
+        site_path: str,
+        *,
+        munged: Munged,
+        slurm: Slurm | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.options = options
+        self.site = site.site
+        self.counts = Counts()
+        self.storing = Storing(self.counts)
+        self.enrichment = Enrichment(
+            slurm or ChildSlurm(os.environ if env is None else env),
+            self.storing,
+            self.counts,
+            site=site,
+            site_path=site_path,
+            every=options.every,
+        )
+        gate = Gate(munged, People(self.site.operators, self.site.service.user))
+        collector = Collector(
+            self.site.cluster,
+            self._take,
+            self.enrichment.running,
+        )
+        self.app = App(
+            endpoints(self.site.cluster, self.storing, collector, self.counts, document), gate, self.counts
+        )
+        self.address: tuple[str, int] | None = None
+        """Where the API answers, once it does."""
+        self._stop = asyncio.Event()
+        registry = self.counts.registry
+        registry.gauge("gsub_store_ready", "1 while the store is open.", lambda: float(self.storing.ready))
+        registry.gauge(
+            "gsub_jobs_to_ask_about",
+            "Attempts at jobs that Slurm's word is wanted on, at the last look.",
+            lambda: self.enrichment.waiting,
+        )
+
+    def _take(self, records: Sequence[Record], at: float) -> None:
+        self.storing.store.take(records, at)
+
+    def stop(self) -> None:
+        """Have `run` finish what is being written, and return."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Collect and answer until told to end."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        heart = None
+        if self.options.pipes:
+            watch_parent(0, lambda: loop.call_soon_threadsafe(self.stop))
+            heart = Heart(1, lambda: self.storing.well)
+        tasks = [loop.create_task(one) for one in self._parts(heart)]
+        stopped = loop.create_task(self._stop.wait())
+        try:
+            done, _ = await asyncio.wait({stopped, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {stopped}:
+                task.result()
+        finally:
+            for task in (stopped, *tasks):
+                task.cancel()
+            await asyncio.gather(stopped, *tasks, return_exceptions=True)
+            self.storing.close()
+
+    def _parts(self, heart: Heart | None) -> list[Coroutine[object, object, None]]:
+        parts = [self._answer(heart), self._keep()]
+        return parts if heart is None else [*parts, heart.run()]
+
+    async def _answer(self, heart: Heart | None) -> None:
+        """The API, from the first moment on: without a store it says so."""
+        sock = await self._listening()
+        host, port = sock.getsockname()[:2]
+        _log.info("API on %s port %d", host, port)
+        if heart is not None:
+            heart.say(f"ready {host} {port}")
+        self.address = (host, port)
+        await serve(self.app, sock, self.counts)
+
+    async def _listening(self) -> socket.socket:
+        told = False
+        while True:
+            try:
+                return listening(*self.options.listen)
+            except OSError as error:
+                if not told:
+                    _log.error(
+                        "cannot listen on %s port %d: %s; it is tried again, decisions and Slurm's word are kept",
+                        *self.options.listen,
+                        error.strerror or error,
+                    )
+                told = True
+            await asyncio.sleep(_AGAIN)
+
+    async def _keep(self) -> None:
+        """The store opened, then all that is written to it without being asked."""
+        async with self._alone():
+            await self._open()
+            await asyncio.gather(self.enrichment.run(), self._decisions(), self._purge())
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """Hold the lock of the one writer: the keeper of a gsubd that was killed may still be ending."""
+        path = self.options.state / "keeper.lock"
+        told = False
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+        try:
+            while True:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if not told:
+                        _log.warning("another keeper holds %s: nothing is written until it ends", path)
+                    told = True
+                await asyncio.sleep(0.5)
+            yield
+        finally:
+            os.close(handle)
+
+    async def _open(self) -> None:
+        said = ""
+        while True:
+            try:
+                await self.storing.open(self.options.store)
+                return
+            except StoreError as error:
+                if error.kind != said:
+                    _log.error("the store cannot be used, nodes keep their records: %s", one_line(str(error)))
+                said = error.kind
+            await asyncio.sleep(_AGAIN)
+
+    async def _decisions(self) -> None:
+        """Carry gsubd's decisions over."""
+        path = self.options.state / "decisions.jsonl"
+        reader = JournalReader(path, self.options.state / "decisions.place")
+        while True:
+            more = False
+            try:
+                read = await asyncio.to_thread(reader.read)
+                if read.records:
+                    await self._put(read.records)
+                    self.counts.decisions.add(by=len(read.records))
+                    more = True
+                await asyncio.to_thread(reader.done, read)
+            except (StoreError, RefusedError, OSError):
+                pass  # the store's trouble is said by `Storing`; the place stays
+            except Exception:
+                _log.exception("a fault while carrying decisions over")
+            await asyncio.sleep(0.1 if more else _JOURNAL_SECONDS)
+
+    async def _put(self, records: Sequence[dict[str, Any]]) -> None:
+        store, cluster = self.storing.store, self.site.cluster
+        try:
+            await self.storing.write("decisions", lambda: store.put_decisions(cluster, records))
+        except StoreError as error:
+            if error.kind != "refused":
+                raise
+            if len(records) == 1:
+                _log.error("a decision that the store cannot hold is left out: %s", one_line(error.why))
+                return
+            for record in records:
+                await self._put([record])
+
+    async def _purge(self) -> None:
+        """Remove what is older than the site keeps, once a day."""
+        await asyncio.sleep(_PURGE_FIRST)
+        store = self.site.store
+        while True:
+            try:
+                await self.storing.aside(
+                    "purge",
+                    lambda: self.storing.store.purge(time.time(), store.retention, store.series_retention),
+                )
+            except StoreError:
+                pass  # said by `Storing`; tomorrow is another day
+            except Exception:
+                _log.exception("a fault while removing old records")
+            await asyncio.sleep(_DAY)

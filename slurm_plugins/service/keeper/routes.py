@@ -1,0 +1,278 @@
+"""What may be asked, in one table: path, parameters, what is answered, and who may.
+
+The table makes the API and its OpenAPI document (`openapi`). A user's question is answered from that user's own jobs:
+another's is "not there", as one that never was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from profiler.answers import Events, Jobs, JobSummary, Nodes, Series, Usage, Verdicts
+from profiler.store import CursorError, EventQuery, JobQuery, Store, VerdictQuery
+from profiler.store.queries import LIMIT
+from slurm_plugins.service.keeper.app import Answer, Endpoint, Request
+from slurm_plugins.service.keeper.auth import Who
+from slurm_plugins.service.keeper.collect import Collector, count
+from slurm_plugins.service.keeper.counts import Counts
+from slurm_plugins.service.keeper.parameters import Parameter, moment, read_path, read_query, whole, word
+from slurm_plugins.service.keeper.refusal import RefusedError
+from slurm_plugins.service.keeper.storing import Storing
+from slurm_plugins.service.metrics import CONTENT_TYPE
+
+__all__ = ["QUESTIONS", "RECORDS", "Question", "endpoints"]
+
+_T = TypeVar("_T")
+
+_MAX_JOB: Final = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question to the store: of which cluster, by whom, with which values of path and query."""
+
+    cluster: str
+    who: Who
+    path: Mapping[str, Any]
+    query: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One GET, with the parameters of its path and its query.
+
+    `answer` reads the store, in a thread; it may raise RefusedError and StoreError.
+    """
+
+    route: str
+    answers: type[msgspec.Struct]
+    answer: Callable[[Store, Asked], msgspec.Struct]
+    path: tuple[Parameter, ...] = ()
+    query: tuple[Parameter, ...] = ()
+    operators: bool = False
+
+    @property
+    def about(self) -> str:
+        """What it answers, in a sentence."""
+        return (self.answer.__doc__ or "").strip()
+
+
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.@$-]{0,63}"
+_JOB = word(
+    "id",
+    "The job's id as Slurm writes it: 12, 12_3 (task of an array), 12+1 (component of a heterogeneous job).",
+    r"[1-9][0-9]{0,9}(?:[_+][0-9]{1,10})?",
+    "a job id like 12, 12_3 or 12+1",
+)
+_RESTARTS = whole(
+    "restarts", "Which attempt: how often it was requeued before. Default: the last one.", 0, 1 << 20
+)
+_NODE = word("name", "The node's name.", r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}", "a node's name")
+_PAGE = (
+    whole("limit", "At most so many. Default 100.", 1, LIMIT),
+    word(
+        "cursor",
+        "`next` of the page before.",
+        r"[A-Za-z0-9_.:=-]{1,512}",
+        "what `next` of the page before said",
+    ),
+)
+_SPAN = (
+    moment("since", "Not before this time."),
+    moment("until", "Before this time."),
+)
+_FILTERS = (
+    word("user", "Of this user.", _NAME, "a login name"),
+    whole("uid", "Of this uid.", 0, 2**32 - 1),
+    word("account", "Of this Slurm account.", _NAME, "the name of an account"),
+    word(
+        "state",
+        "In this state of Slurm, like FAILED.",
+        r"[A-Z][A-Z_]{1,31}",
+        "a state like RUNNING or FAILED",
+    ),
+)
+_ON_NODE = word("node", "Only on this node.", r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}", "a node's name")
+RECORDS: Final = "/v1/records"
+
+
+def _own(store: Store, asked: Asked) -> JobSummary:
+    """The job that is asked about, if it is the asker's. Raises RefusedError (404)."""
+    found = _look_up(store, asked)
+    if found is None or not (asked.who.sees_all or found.uid == asked.who.uid):
+        raise RefusedError(
+            404,
+            f"there is no job {asked.path['id']} of yours",
+            "Jobs are known once a node has told of them; those of others are seen by operators.",
+        )
+    return found
+
+
+def _look_up(store: Store, asked: Asked) -> JobSummary | None:
+    text: str = asked.path["id"]
+    leader, mark, part = text.partition("_") if "_" in text else text.partition("+")
+    number: int | None = int(leader)
+    if not mark:
+        pass
+    elif int(part) > _MAX_JOB:
+        return None
+    elif mark == "_":
+        number = store.id_of(asked.cluster, int(leader), task=int(part))
+    else:
+        number = store.id_of(asked.cluster, int(leader), offset=int(part))
+    if number is None or not 1 <= number <= _MAX_JOB:
+        return None
+    return store.job(asked.cluster, number, asked.query.get("restarts"))
+
+
+def _there(found: _T | None) -> _T:
+    """What is still there. Raises RefusedError: it was removed since it was looked up."""
+    if found is None:
+        raise RefusedError(404, "this job has just been removed", "The store keeps jobs for store.retention.")
+    return found
+
+
+# The questions
+
+
+def jobs(store: Store, asked: Asked) -> Jobs:
+    """Jobs, the last to start first."""
+    query = dict(asked.query)
+    if not asked.who.sees_all:
+        if query.get("uid", asked.who.uid) != asked.who.uid:
+            return Jobs(())
+        query["uid"] = asked.who.uid
+    return store.jobs(JobQuery(cluster=asked.cluster, **query))
+
+
+def job(store: Store, asked: Asked) -> JobSummary:
+    """One attempt at a job, in a few figures."""
+    return _own(store, asked)
+
+
+def job_usage(store: Store, asked: Asked) -> Usage:
+    """What a job did on each GPU of each of its nodes; while it runs, so far."""
+    own = _own(store, asked)
+    return _there(store.usage(own.cluster, own.job_id, own.restarts, node=asked.query.get("node")))
+
+
+def job_series(store: Store, asked: Asked) -> Series:
+    """A job over time, on its first 64 nodes by name, or on one of them."""
+    own = _own(store, asked)
+    return _there(store.series(own.cluster, own.job_id, own.restarts, node=asked.query.get("node")))
+
+
+def job_verdicts(store: Store, asked: Asked) -> Verdicts:
+    """Why a job failed: of one attempt, or of all."""
+    own = _own(store, asked)
+    return store.verdicts(
+        VerdictQuery(cluster=own.cluster, job_id=own.job_id, restarts=asked.query.get("restarts"))
+    )
+
+
+def verdicts(store: Store, asked: Asked) -> Verdicts:
+    """Why jobs failed, the latest first."""
+    uid = None if asked.who.sees_all else asked.who.uid
+    return store.verdicts(VerdictQuery(cluster=asked.cluster, uid=uid, **asked.query))
+
+
+def nodes(store: Store, asked: Asked) -> Nodes:
+    """The nodes that ever delivered a record, and what is not well there. Operators only."""
+    return store.nodes(asked.cluster)
+
+
+def node_events(store: Store, asked: Asked) -> Events:
+    """What happened to a node and its GPUs, the latest first. Operators only."""
+    return store.events(EventQuery(cluster=asked.cluster, node=asked.path["name"], **asked.query))
+
+
+QUESTIONS: Final[tuple[Question, ...]] = (
+    Question("/v1/jobs", Jobs, jobs, query=(*_FILTERS, *_SPAN, *_PAGE)),
+    Question("/v1/jobs/{id}", JobSummary, job, path=(_JOB,), query=(_RESTARTS,)),
+    Question("/v1/jobs/{id}/usage", Usage, job_usage, path=(_JOB,), query=(_RESTARTS, _ON_NODE)),
+    Question("/v1/jobs/{id}/series", Series, job_series, path=(_JOB,), query=(_RESTARTS, _ON_NODE)),
+    Question("/v1/jobs/{id}/verdicts", Verdicts, job_verdicts, path=(_JOB,), query=(_RESTARTS,)),
+    Question("/v1/verdicts", Verdicts, verdicts, query=(*_SPAN, *_PAGE)),
+    Question("/v1/nodes", Nodes, nodes, operators=True),
+    Question(
+        "/v1/nodes/{name}/events", Events, node_events, path=(_NODE,), query=(*_SPAN, *_PAGE), operators=True
+    ),
+)
+
+
+# The endpoints
+
+
+def endpoints(
+    cluster: str, storing: Storing, collector: Collector, counts: Counts, document: Callable[[], str]
+) -> tuple[Endpoint, ...]:
+    """All that the keeper answers; `document` makes the OpenAPI document's text."""
+    asked = (Endpoint("GET", one.route, _asker(one, cluster, storing)) for one in QUESTIONS)
+    return (
+        Endpoint("POST", RECORDS, _taker(storing, collector, counts)),
+        *asked,
+        Endpoint("GET", "/v1/openapi.json", _page(lambda: (200, document(), _JSON)), open=True),
+        Endpoint("GET", "/healthz", _page(lambda: _health(storing)), open=True),
+        Endpoint("GET", "/metrics", _page(lambda: (200, counts.registry.text(), CONTENT_TYPE)), open=True),
+    )
+
+
+_JSON: Final = "application/json"
+
+
+def _asker(question: Question, cluster: str, storing: Storing) -> Callable[[Request], Awaitable[Answer]]:
+    async def answer(request: Request) -> Answer:
+        who = request.proven()
+        path = read_path(request.values, question.path)
+        query = read_query(request.query, question.query)
+        if question.operators and not who.sees_all:
+            raise RefusedError(
+                403, "this is for operators", "They are named in the site file: operators = [...]."
+            )
+        asked = Asked(cluster, who, path, query)
+
+        def read() -> bytes:
+            try:
+                return msgspec.json.encode(question.answer(storing.store, asked))
+            except CursorError as error:
+                raise RefusedError(400, str(error), "Take `next` of the page before as it is.") from None
+
+        return Answer(200, await storing.read(read))
+
+    return answer
+
+
+def _taker(storing: Storing, collector: Collector, counts: Counts) -> Callable[[Request], Awaitable[Answer]]:
+    async def answer(request: Request) -> Answer:
+        began = time.monotonic()
+        if not request.proven().writes:
+            raise RefusedError(403, "only root may bring records", "gsub-noded does, on each node.")
+        read_query(request.query, ())
+        if request.content_type.partition(";")[0].strip().lower() != _JSON:
+            raise RefusedError(415, "records come as JSON", f"Send them with Content-Type: {_JSON}.")
+        collected = await storing.write("take", lambda: collector.collect(request.body, time.time()))
+        count(counts, collected, time.time())
+        counts.batch_seconds.add(time.monotonic() - began)
+        return Answer(200, msgspec.json.encode(collected.taken))
+
+    return answer
+
+
+def _page(make: Callable[[], tuple[int, str, str]]) -> Callable[[Request], Awaitable[Answer]]:
+    async def answer(request: Request) -> Answer:
+        read_query(request.query, ())
+        status, text, kind = make()
+        return Answer(status, text.encode(), kind)
+
+    return answer
+
+
+def _health(storing: Storing) -> tuple[int, str, str]:
+    well = storing.ready and storing.well and not storing.failing
+    state = {"ready": storing.ready, "store_ok": well}
+    return 200 if well else 503, msgspec.json.encode(state).decode() + "\n", _JSON
