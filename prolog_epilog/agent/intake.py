@@ -228,7 +228,7 @@ def _read(path: Path) -> tuple[bytes, float]:
         if error.errno == errno.ELOOP:
             raise UnfitError("it is a symbolic link") from None
         raise
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise UnfitError("it is no plain file")
@@ -236,7 +236,10 @@ def _read(path: Path) -> tuple[bytes, float]:
             raise UnfitError(f"it belongs to uid {found.st_uid}")
         if found.st_size > _MAX_BYTES:
             raise UnfitError(f"it has {found.st_size} bytes")
-        return file.read(_MAX_BYTES), found.st_mtime
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(_MAX_BYTES), found.st_mtime
+    finally:
+        os.close(descriptor)
 
 
 def _text(value: bytes) -> str:

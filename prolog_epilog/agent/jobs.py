@@ -169,7 +169,8 @@ class Jobs:
                 record = msgspec.structs.replace(record, source="reconciled")
             entry.started = record
             if not entry.final:
-                self._meters[hook.job] = self._metered(entry, record)
+                self._meters[hook.job] = self._metered(record)
+                self._reported[hook.job] = self._clock.mono()
             _log.info("job %s started", _shown(hook.job))
         self._keep(entry)
 
@@ -345,7 +346,7 @@ class Jobs:
 
     # --- keeping ---
 
-    def _metered(self, entry: Entry, started: JobStarted) -> JobMeter:
+    def _metered(self, started: JobStarted) -> JobMeter:
         return JobMeter(started.gpus, started.at, max_gap=self._max_gap)
 
     def _restored(self, entry: Entry, started: JobStarted) -> JobMeter:
@@ -354,11 +355,7 @@ class Jobs:
         except msgspec.MsgspecError as error:
             _log.warning("what was measured of job %s is lost: %s", _shown(entry.job), error)
             state = None
-        return (
-            self._metered(entry, started)
-            if state is None
-            else JobMeter.restored(state, max_gap=self._max_gap)
-        )
+        return self._metered(started) if state is None else JobMeter.restored(state, max_gap=self._max_gap)
 
     @property
     def _max_gap(self) -> float:
