@@ -3,6 +3,7 @@
 Import it late: SQLAlchemy takes its time to load.
 """
 
+from profiler.store.backup import restore
 from profiler.store.errors import StoreError
 from profiler.store.facts import JobFacts, Wanted
 from profiler.store.queries import CursorError, EventQuery, JobQuery, VerdictQuery
@@ -18,4 +19,5 @@ __all__ = [
     "VerdictQuery",
     "Wanted",
     "open_store",
+    "restore",
 ]

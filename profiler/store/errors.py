@@ -14,6 +14,7 @@ Kind: TypeAlias = Literal[
     "unreachable",
     "locked",
     "full",
+    "not_empty",
     "read_only",
     "damaged",
     "newer",

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection
@@ -23,6 +24,7 @@ from profiler.answers import Events, Jobs, JobSummary, Nodes, Series, Usage, Ver
 from profiler.records import Record
 from profiler.store import enrich, ingest, queries, upgrade
 from profiler.store import retention as retention_
+from profiler.store.backup import Copied, back_up
 from profiler.store.engine import Engines
 from profiler.store.errors import StoreError, told
 from profiler.store.facts import JobFacts, Wanted
@@ -188,6 +190,10 @@ class Store:
         return retention_.purge(
             lambda: self.writing("What is too old cannot be removed."), now, retention, series_retention
         )
+
+    def backup(self, path: Path) -> Copied:
+        """Copy all to a file (mode 0600), while others go on writing; what that was."""
+        return back_up(self._engines, path)
 
     def tidy(self) -> None:
         """Have the database look at what it holds, so that it goes on finding it quickly; daily is often enough."""

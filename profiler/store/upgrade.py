@@ -12,7 +12,7 @@ from profiler.store.errors import StoreError
 if TYPE_CHECKING:
     from alembic.config import Config
 
-__all__ = ["EMPTY", "HEAD", "check", "upgrade", "version"]
+__all__ = ["EMPTY", "HEAD", "check", "refuse_newer", "tables", "upgrade", "version"]
 
 _SCRIPTS: Final = Path(__file__).with_name("migrations")
 EMPTY: Final = ""
@@ -27,6 +27,11 @@ def version(connection: Connection) -> str:
     if not inspect(connection).has_table("alembic_version"):
         return EMPTY
     return connection.execute(_VERSION).scalar() or EMPTY
+
+
+def tables(connection: Connection) -> frozenset[str]:
+    """The names of the tables that are there."""
+    return frozenset(inspect(connection).get_table_names())
 
 
 def check(connection: Connection, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -35,3 +36,32 @@ def store(url: str) -> Iterator[Store]:
     store.migrate()
     yield store
     store.close()
+
+
+@pytest.fixture
+def other_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str]:
+    """Addresses of more empty stores, by the kind of database."""
+    numbers = iter(range(1000))
+
+    def url(kind: str) -> str:
+        if kind == "postgresql":
+            return str(request.getfixturevalue("postgres").database())
+        return f"sqlite:///{tmp_path / f'other{next(numbers)}.db'}"
+
+    return url
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of one MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "gsub-test", str(folder)], capture_output=True
+    )
+    if done.returncode != 0:
+        pytest.skip("only root can mount a small disk")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
