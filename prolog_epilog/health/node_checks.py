@@ -15,12 +15,13 @@ __all__ = ["NODE_CHECKS", "NodeCheck"]
 NodeCheck: TypeAlias = Callable[[Task], Iterator[Finding]]
 
 _MIB: Final = 1 << 20
+_IMAGES: Final = frozenset({"squashfs", "erofs", "cramfs", "iso9660", "romfs"})  # never writable
 _EDAC: Final = Path("/sys/devices/system/edac/mc")
 
 
 def disk_space(task: Task) -> Iterator[Finding]:
     """How full local file systems are, in per cent of what users may fill."""
-    for path, stat in _file_systems(task.paths):
+    for path, stat in _writable(task.paths):
         usable = stat.f_blocks - stat.f_bfree + stat.f_bavail
         if usable:
             percent = 100 * (1 - stat.f_bavail / usable)
@@ -32,7 +33,7 @@ def disk_space(task: Task) -> Iterator[Finding]:
 
 def inodes(task: Task) -> Iterator[Finding]:
     """How many of the inodes of local file systems are used, in per cent."""
-    for path, stat in _file_systems(task.paths):
+    for path, stat in _writable(task.paths):
         if stat.f_files:  # btrfs and others have no fixed number
             percent = 100 * (1 - stat.f_ffree / stat.f_files)
             yield Finding(task.limits.judge(percent), f"{path} has used {percent:.0f} % of its inodes", path)
@@ -40,11 +41,13 @@ def inodes(task: Task) -> Iterator[Finding]:
 
 def read_only(task: Task) -> Iterator[Finding]:
     """Local file systems that must take writes and do not: what the kernel does after an error of the disk."""
+    kinds = _mounts()
     for path, stat in _file_systems(task.paths):
+        if kinds.get(path) in _IMAGES:
+            continue
         bad = bool(stat.f_flag & os.ST_RDONLY)
-        yield Finding(
-            "error" if bad else "ok", f"{path} is mounted {'read-only' if bad else 'for writing'}", path
-        )
+        detail = f"{path} is mounted {'read-only' if bad else 'for writing'}"
+        yield Finding("error" if bad else "ok", detail, path)
 
 
 def slurmd_spool(task: Task) -> Iterator[Finding]:
@@ -82,9 +85,9 @@ def clock_offset(task: Task) -> Iterator[Finding]:
 
 def stale_mounts(task: Task) -> Iterator[Finding]:
     """Whether each network file system answers; or, with `paths`, whether those are mounted and answer."""
-    from prolog_epilog.health.mounts import NETWORK, mounted, probed
+    from prolog_epilog.health.mounts import NETWORK, probed
 
-    mounts = mounted(Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace"))
+    mounts = _mounts()
     wanted = task.paths or tuple(path for path, kind in mounts.items() if kind in NETWORK)
     for path in wanted:
         if path not in mounts:
@@ -93,6 +96,18 @@ def stale_mounts(task: Task) -> Iterator[Finding]:
     for path, trouble in probed(asked, seconds=0.6 * task.deadline).items():
         said = f"{path} ({mounts[path]}) {trouble or 'answers'}"
         yield Finding("error" if trouble else "ok", said, path)
+
+
+def _mounts() -> dict[str, str]:
+    """What is mounted here; asks no file system."""
+    from prolog_epilog.health.mounts import mounted
+
+    return mounted(Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace"))
+
+
+def _writable(paths: tuple[str, ...]) -> Iterator[tuple[str, os.statvfs_result]]:
+    """An image of a diskless node is full, and is meant to be."""
+    return ((path, stat) for path, stat in _file_systems(paths) if not stat.f_flag & os.ST_RDONLY)
 
 
 def _file_systems(paths: tuple[str, ...]) -> Iterator[tuple[str, os.statvfs_result]]:

@@ -1,6 +1,7 @@
-"""The tables of docs/health.md, from the tables that the agent reads: ``python -m prolog_epilog.health.reference PAGE``.
+"""The tables of docs/health.md, from those that the agent reads.
 
-Rewrites what stands between the markers in that file, and nothing else.
+``python -m prolog_epilog.health.reference docs/health.md`` rewrites what stands between the markers in that file,
+and nothing else.
 """
 
 from __future__ import annotations

@@ -298,7 +298,7 @@ class _Runs(threading.Thread):
         self._children = make()
         self._hand_on = hand_on
         self._hasten = threading.Event()
-        self._stop = threading.Event()
+        self._at_end = threading.Event()
 
     def hasten(self) -> None:
         self._hasten.set()
@@ -306,13 +306,13 @@ class _Runs(threading.Thread):
 
     def stop(self) -> None:
         """Does not wait for a start that hangs."""
-        self._stop.set()
+        self._at_end.set()
         self._children.wake()
         self.join(2.0)
 
     def run(self) -> None:
         try:
-            while not self._stop.is_set():
+            while not self._at_end.is_set():
                 now = time.monotonic()
                 if self._hasten.is_set():
                     self._hasten.clear()
@@ -322,7 +322,7 @@ class _Runs(threading.Thread):
                     self._children.start([check.task for check in due if check.task is not None])
                 following = self._schedule.next_due()
                 for answer in self._children.wait(60.0 if following is None else max(following - now, 0.0)):
-                    if not self._stop.is_set():
+                    if not self._at_end.is_set():
                         self._hand_on(answer)
         finally:
             self._children.close()
