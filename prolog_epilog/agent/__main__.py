@@ -1,0 +1,147 @@
+"""``gsub-noded``: read the command line, say what is wrong with it, run the agent."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from prolog_epilog.agent.settings import Settings, SettingsError, boot_id, node_name, slurmd_spool
+from site_configs.site import SiteError, find_site, load_site
+
+__all__ = ["main"]
+
+USAGE = 2
+"""Exit code for a configuration that cannot work; systemd does not start us again after it."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the agent. Exit code 0 after SIGTERM, 1 when its folders cannot be used, 2 for a wrong configuration."""
+    arguments = _parser().parse_args(argv)
+    _log_to_stderr(arguments.verbose)
+    os.umask(0o077)
+    try:
+        settings = _settings(arguments)
+        from prolog_epilog.agent.parts import real_parts
+
+        parts = real_parts(settings)
+    except (SettingsError, SiteError) as error:
+        print(f"gsub-noded: {error}", file=sys.stderr)
+        return USAGE
+    from prolog_epilog.agent.daemon import Agent
+
+    try:
+        agent = Agent(settings, parts)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: agent.stop())
+        agent.run()
+    except OSError as error:
+        print(
+            f"gsub-noded: {error}\n  why: {settings.spool} and {settings.run} must be folders that root can write\n"
+            "  try: make them, or give others as --spool and --run",
+            file=sys.stderr,
+        )
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gsub-noded",
+        description="Knows a node's jobs, samples its GPUs, delivers records to gsubd. See docs/agent.md.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--site", type=Path, metavar="PATH", help="site file (GSUB_SITE, /etc/gsub/site.toml)"
+    )
+    parser.add_argument(
+        "--node", metavar="NAME", help="Slurm's name of this node (SLURMD_NODENAME, the host's)"
+    )
+    parser.add_argument(
+        "--run",
+        type=Path,
+        default=Path("/run/gsub"),
+        metavar="DIR",
+        help="folder in memory that the hooks fall back to (%(default)s)",
+    )
+    parser.add_argument(
+        "--spool", type=Path, metavar="DIR", help="folder for records (the site file's agent.spool)"
+    )
+    parser.add_argument(
+        "--slurmd-spool",
+        type=Path,
+        metavar="DIR",
+        help="slurmd's spool folder (SlurmdSpoolDir of slurm.conf)",
+    )
+    parser.add_argument(
+        "--interval",
+        type=_seconds,
+        metavar="SECONDS",
+        help="from one look at the GPUs to the next (the site file's agent.interval)",
+    )
+    parser.add_argument("--verbose", action="store_true", help="log more")
+    return parser
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    """Raises SettingsError, SiteError."""
+    path = arguments.site or find_site()
+    if path is None:
+        raise SettingsError(
+            "no site file",
+            "records are kept under its cluster's name",
+            "write /etc/gsub/site.toml, or give --site",
+        )
+    site = load_site(path)
+    node = node_name(arguments.node, os.environ)
+    return Settings(
+        site=site,
+        node=node,
+        run=arguments.run.absolute(),
+        spool=(arguments.spool or Path(site.agent.spool)).absolute(),
+        slurmd_spool=slurmd_spool(arguments.slurmd_spool, site.slurm.conf, node),
+        interval=arguments.interval or float(site.agent.interval),
+        boot=boot_id(),
+    )
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0.1 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError("want 0.1 to 3600 seconds")
+    return seconds
+
+
+class _OneLine(logging.Formatter):
+    """``gsub-noded: warning: ...``; under systemd with the priority that journald reads (sd-daemon(3))."""
+
+    _PRIORITY = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}  # noqa: RUF012
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, whatever it quotes; a traceback's lines follow."""
+        word = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
+        lines = [f"gsub-noded: {word}{_printable(record.getMessage())}"]
+        if record.exc_info:
+            lines += [f"  {_printable(line)}" for line in self.formatException(record.exc_info).splitlines()]
+        prefix = f"<{self._PRIORITY[record.levelname]}>" if "JOURNAL_STREAM" in os.environ else ""
+        return "\n".join(prefix + line for line in lines)
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else " " if char in "\n\t" else "?" for char in text)[:2000]
+
+
+def _log_to_stderr(verbose: bool) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(_OneLine())
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG if verbose else logging.INFO)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
