@@ -378,7 +378,9 @@ def test_clusters_stand_side_by_side_and_go_without_a_trace(cluster):
 
 def test_a_killed_supervisor_is_swept_up_after(cluster):
     name = f"swept-{cluster.release}"
-    other = Cluster.up(ClusterSpec(name=name, nodes=1, gpus=1, slurm=cluster.spec.slurm, accounting=False))
+    other = Cluster.up(
+        ClusterSpec(name=name, nodes=1, gpus=1, slurm=cluster.spec.slurm, accounting=False, agents=False)
+    )
     daemons = other.daemons()
     keeper = supervisor.ask(other.paths.supervisor_socket, op="list")["supervisor"]
     os.kill(keeper, 9)
@@ -506,7 +508,7 @@ def test_any_umask_will_do_and_daemons_that_ended_are_started_again(state):
         done = subprocess.run(line, capture_output=True, text=True, umask=0o077, env=env)
         assert done.returncode == 0, done.stderr
         daemons = Cluster.find("x").daemons()
-        for name in ("munged", "slurmd-n1", "gsubd"):
+        for name in ("munged", "slurmd-n1", "gsubd", "noded-n1"):
             os.kill(daemons[name], 9)
         _wait(lambda: set(Cluster.find("x").daemons()) == {"slurmctld"})
         done = subprocess.run(line, capture_output=True, text=True, env=env)

@@ -68,7 +68,7 @@ def main() -> None:
 @click.option("--accounting/--no-accounting", default=True, show_default=True, help="slurmdbd on MariaDB.")
 @click.option("--gsub/--no-gsub", default=True, show_default=True, help="Shim and gsubd.")
 @click.option(
-    "--agents/--no-agents", default=False, show_default=True, help="Hooks, and gsub-noded on each node."
+    "--agents/--no-agents", default=True, show_default=True, help="Hooks, and gsub-noded on each node."
 )
 @click.option("--layouts", default="", help=f"Of the GPUs of n1,n2...: {', '.join(LAYOUTS)}; default: plain.")
 @click.option("--deadline", type=float, help="Of the shim, in seconds, at most 1; default: its own, 50 ms.")

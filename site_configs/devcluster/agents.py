@@ -6,6 +6,7 @@ One host stands for all nodes, so each node has its own folders, which a hook fi
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Final
 
 from site_configs.devcluster.pythonenv import REPOSITORY
@@ -37,6 +38,12 @@ def environment(paths: Paths, node: str) -> dict[str, str]:
         "GSUB_EMU_GPUS": str(paths.gpus),
         "GSUB_EMU_NODE": node,
     }
+
+
+def folders(paths: Paths, node: str) -> tuple[Path, ...]:
+    """What systemd-tmpfiles makes on a real node: root's own, and there before the first hook."""
+    both = (paths.agent_run(node), paths.agent_spool(node))
+    return (*both, *(folder / "new" for folder in both))
 
 
 def hook(name: str, paths: Paths) -> str:

@@ -242,8 +242,11 @@ class Cluster(Running):
         private = {*_PRIVATE}
         if self.spec.has_agents:
             for node in self.spec.node_names:
-                private.add(f"spool/gsub-{node}")
-                owners |= {f"spool/gsub-{node}": root, f"noded/{node}": root}
+                own = [
+                    str(folder.relative_to(self.paths.root)) for folder in agents.folders(self.paths, node)
+                ]
+                private |= {*own}
+                owners |= dict.fromkeys(own, root)
         for name, owner in owners.items():
             folder = self.paths.root / name
             folder.mkdir(parents=True, exist_ok=True)

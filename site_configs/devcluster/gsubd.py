@@ -24,6 +24,7 @@ def argv(paths: Paths, ports: Ports) -> list[str]:
         f"--socket={paths.decision_socket}",
         f"--state={paths.gsub_state}",
         f"--listen=127.0.0.1:{ports.gsubd}",
+        f"--api=127.0.0.1:{ports.api}",
     ]
 
 

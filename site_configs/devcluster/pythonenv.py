@@ -101,12 +101,7 @@ def python_packages(rootfs: Rootfs, *, say: Say) -> Path:
         say("installing the Python packages for jobs (once)")
         shutil.rmtree(outside, ignore_errors=True)
         outside.parent.mkdir(parents=True, exist_ok=True)
-        env = {k: v for k, v in os.environ.items() if k.startswith(_PASSED_ON)}
-        env |= {
-            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
-            "HOME": os.environ.get("HOME", "/root"),
-            **_pip_index(),
-        }
+        env = pip_environment()
         _ensure_venv(rootfs, say)
         steps = (
             [str(_base(rootfs)), "-m", "venv", str(inside)],
@@ -153,6 +148,16 @@ def _requirements() -> tuple[str, ...]:
         elif any(extra in marker for extra in EXTRAS):
             wanted.append(requirement)
     return tuple(sorted(wanted))
+
+
+def pip_environment() -> dict[str, str]:
+    """What pip in a chroot needs to reach the package index that this machine uses."""
+    passed_on = {key: value for key, value in os.environ.items() if key.startswith(_PASSED_ON)}
+    return passed_on | {
+        "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": os.environ.get("HOME", "/root"),
+        **_pip_index(),
+    }
 
 
 def _pip_index() -> Mapping[str, str]:

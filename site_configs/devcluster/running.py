@@ -274,7 +274,11 @@ class Running:
         return len(states) == self.spec.nodes and set(states) <= _ANSWERING
 
     def _agents_run(self) -> bool:
-        return {f"{agents.PREFIX}{node}" for node in self.spec.node_names} <= self.daemons().keys()
+        running = self.daemons()
+        return all(
+            f"{agents.PREFIX}{node}" in running and (self.paths.agent_spool(node) / "jobs").is_dir()
+            for node in self.spec.node_names
+        )
 
     def _database_up(self) -> bool:
         ping = [

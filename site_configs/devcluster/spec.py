@@ -83,7 +83,7 @@ class ClusterSpec:
     accounting: bool = True
     gsub: bool = True
     deadline: float | None = None
-    agents: bool = False
+    agents: bool = True
     layouts: tuple[Layout, ...] = ()
 
     def __post_init__(self) -> None:

@@ -103,7 +103,7 @@ def cluster_for(name: str | None) -> Iterator[Cluster]:
     if name is not None:
         yield Cluster.find(name)
         return
-    spec = ClusterSpec(name=f"bench-{os.getpid()}", nodes=1, accounting=False)
+    spec = ClusterSpec(name=f"bench-{os.getpid()}", nodes=1, accounting=False, agents=False)
     yield Cluster.up(spec)
     Cluster.down(spec.name)
 

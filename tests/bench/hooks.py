@@ -127,7 +127,8 @@ def measure(cluster: Cluster, rounds: int) -> list[Figure]:
         Figure(
             name,
             part,
-            *(percentile(times[name, ours], part) for ours in (True, False)),
+            percentile(times[name, True], part),
+            percentile(times[name, False], part),
             len(times[name, True]),
         )
         for name in HOOKS

@@ -168,7 +168,7 @@ def cluster_for(name: str | None, release: Release) -> Iterator[Cluster]:
         yield Cluster.find(name)
         return
     spec = ClusterSpec(
-        name=f"bench-{os.getpid()}", nodes=2, slurm=release, accounting=False, policy="enforce"
+        name=f"bench-{os.getpid()}", nodes=2, slurm=release, accounting=False, policy="enforce", agents=False
     )
     try:
         yield Cluster.up(spec)

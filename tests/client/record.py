@@ -96,7 +96,7 @@ def main(asked: list[str]) -> None:
     for release in RELEASES:
         if asked and release not in asked:
             continue
-        cluster = Cluster.up(ClusterSpec(name=f"record-{release}", slurm=release))
+        cluster = Cluster.up(ClusterSpec(name=f"record-{release}", slurm=release, agents=False))
         try:
             record(cluster)
         finally:
