@@ -88,8 +88,10 @@ class FakeGpus:
 class FakeHost:
     readings: dict[int, HostReading] = field(default_factory=dict)
     hang: threading.Event | None = None
+    reads: int = 0
 
     def read(self, jobs: Collection[int]) -> Mapping[int, HostReading]:
+        self.reads += 1
         if self.hang is not None:
             self.hang.wait(60)
         return {job: self.readings[job] for job in jobs if job in self.readings}
