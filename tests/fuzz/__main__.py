@@ -1,4 +1,4 @@
-"""The long run: ``python -m tests.fuzz --side service|shim --count 100000 --seed N``.
+"""The long run: ``python -m tests.fuzz --side service|shim|collector|api --count 100000 --seed N``.
 
 Each case is made of the seed and its number alone; what is found names both. The shim's cases are shared out among the
 Luas of this machine.
@@ -11,25 +11,27 @@ import secrets
 import sys
 import time
 
-from tests.fuzz import service, shim
+from tests.fuzz import api, collector, service, shim
 
 
 def main() -> int:
     """Run one side or both; exit 1 at the first thing that must not be."""
     parser = argparse.ArgumentParser(
-        description="Wicked questions for the service, wicked answers for the shim."
+        description="Wicked questions for the service, answers for the shim, records and requests for the keeper."
     )
-    parser.add_argument("--side", choices=("service", "shim", "both"), default="both")
+    parser.add_argument("--side", choices=("service", "shim", "both", *_KEEPER), default="both")
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--seed", type=int, help="default: a new one")
     asked = parser.parse_args()
     seed = asked.seed if asked.seed is not None else secrets.randbelow(1 << 31)
     print(f"seed {seed}", flush=True)
     try:
-        if asked.side != "shim":
+        if asked.side in ("service", "both"):
             _service(asked.count, seed)
-        if asked.side != "service":
+        if asked.side in ("shim", "both"):
             _shim(asked.count, seed)
+        if asked.side in _KEEPER:
+            _KEEPER[asked.side](asked.count, seed)
     except AssertionError as error:
         print(f"FAILED: {error}")
         return 1
@@ -58,6 +60,27 @@ def _shim(count: int, seed: int) -> None:
         found = shim.run(lua, last - first, seed, first)
         said = ", ".join(f"{number} {what}" for what, number in found.items())
         print(f"{lua}: {last - first} answers, {said}, {time.monotonic() - start:.0f} s", flush=True)
+
+
+def _collector(count: int, seed: int) -> None:
+    start = time.monotonic()
+    found = collector.run(count, seed)
+    took = time.monotonic() - start
+    print(
+        f"collector: {count} records, {found.accepted} taken, {found.refused} refused each with its reason,"
+    )
+    print(f"  {found.batches_refused} batches refused whole, {took:.0f} s")
+
+
+def _api(count: int, seed: int) -> None:
+    start = time.monotonic()
+    found = api.run(count, seed)
+    took = time.monotonic() - start
+    said = ", ".join(f"{status}: {number}" for status, number in sorted(found.statuses.items()))
+    print(f"api: {count} requests, {found.over_socket} of them over a socket, {took:.0f} s; {said}")
+
+
+_KEEPER = {"collector": _collector, "api": _api}
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_plugins.decide.edits import EDITS
-from tests.fuzz import answers, questions, service, shim
+from tests.fuzz import answers, api, collector, questions, service, shim
 
 SEED = 20_210_806
 STEADY = settings(
@@ -77,6 +77,18 @@ def test_the_shim_takes_nothing_from_an_answer_that_the_table_forbids(luas: tupl
     for number, lua in enumerate(luas):
         found = shim.run(lua, 1000, SEED, first=10_000 * number)
         assert min(found.values()) > 20, f"{found}: the generator tries too little"
+
+
+def test_the_collector_takes_or_refuses_whatever_it_is_sent():
+    found = collector.run(3000, SEED)
+    assert found.accepted > 200 and found.batches_refused > 200, f"{found}: the generator tries too little"
+    assert found.refused > 500 and len(found.reasons) > 4, f"{found}: the generator tries too little"
+
+
+def test_the_api_answers_whatever_it_is_asked():
+    found = api.run(2000, SEED)
+    assert found.over_socket == 100
+    assert min(found.statuses[status] for status in (200, 400, 401, 403, 404, 405)) > 10, f"{found}"
 
 
 def test_the_oracle_knows_a_forbidden_answer():
