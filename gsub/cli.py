@@ -19,6 +19,8 @@ COMMANDS: Final = {
     "watch": "follow a job: its states, its output",
     "status": "my jobs",
     "cancel": "cancel jobs",
+    "usage": "how a job uses its GPUs, CPUs and memory, while it runs and after",
+    "admin": "for a site's administrators: the store of records, its backup",
 }
 """The commands; each is a module of `gsub.commands` with a click command of its name."""
 

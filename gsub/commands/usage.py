@@ -1,0 +1,117 @@
+"""`gsub usage JOB`: how a job uses its GPUs, CPUs and memory, while it runs and after."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Iterable
+from typing import Final
+
+import click
+
+from gsub.client import job_id
+from gsub.errors import UserError
+from gsub.sbatch import clean_environment
+from gsub.service import Records, records
+from gsub.sparkline import ramp
+from gsub.term import console, is_terminal
+from gsub.usage_view import Line, Look, lines
+from profiler.answers import Series, Usage
+from profiler.receipt import ENDED, receipt
+
+REFRESH: Final = 10.0
+"""Seconds between looks with --watch; nodes tell of a running job once a minute."""
+_PIPE: Final = 100
+"""Signs of a line in a pipe."""
+_STYLES: Final = {"head": "bold", "idle": "yellow"}
+
+
+@click.command()
+@click.argument("job")
+@click.option("--node", metavar="NAME", help="Only this node.")
+@click.option(
+    "--restarts",
+    type=click.IntRange(0, 1 << 20),
+    metavar="N",
+    help="The attempt after N requeues. Default: the last one.",
+)
+@click.option("--watch", is_flag=True, help="Keep it up to date until the job has ended.")
+@click.option("--receipt", "brief", is_flag=True, help="Six lines: what it used, and what to ask for next.")
+@click.option("--json", "as_json", is_flag=True, help="Print the service's answer, one JSON object.")
+def usage(
+    job: str, *, node: str | None, restarts: int | None, watch: bool, brief: bool, as_json: bool
+) -> None:
+    """How JOB (12, 12_3 or 12+1) uses its GPUs, CPUs and memory, while it runs and after.
+
+    Utilisation is the share of time in which the GPU computed; memory is the peak; n/a is what nobody measured.
+    """
+    job_id(job)
+    service = records()
+    if as_json:
+        _print_json(service.body("usage", job, restarts, node))
+    elif brief:
+        print("\n".join(receipt(service.usage(job, restarts))))
+    elif watch and is_terminal(sys.stdout):
+        _watch(service, job, restarts, node)
+    else:
+        found, course = _look(service, job, restarts, node)
+        _print(lines(found, course, _screen(), node))
+
+
+def _look(service: Records, job: str, restarts: int | None, node: str | None) -> tuple[Usage, Series]:
+    """The job now: what it used, and its course over time. Raises UserError."""
+    found = service.usage(job, restarts)
+    if node is not None and node not in {one.node for one in found.nodes}:
+        known = ", ".join(one.node for one in found.nodes[:8])
+        raise UserError(
+            f"job {job} has told nothing of a node {node}",
+            fix=f"it has of: {known}" if known else "no node has told of it yet: try again in a minute",
+        )
+    # of the very attempt that was found: a requeue in between would show two in one picture
+    return found, service.series(job, found.job.restarts, node)
+
+
+def _screen() -> Look:
+    terminal = is_terminal(sys.stdout)
+    width = shutil.get_terminal_size().columns if terminal else _PIPE
+    return Look(ramp(sys.stdout, clean_environment()), width, time.time())
+
+
+def _print(view: Iterable[Line]) -> None:
+    if not is_terminal(sys.stdout):
+        print("\n".join(line.text for line in view))
+        return
+    screen = console()
+    for line in view:
+        screen.print(line.text, markup=False, style=_STYLES.get(line.kind, ""))
+
+
+def _watch(service: Records, job: str, restarts: int | None, node: str | None) -> None:
+    from rich.live import Live
+    from rich.text import Text
+
+    def view() -> tuple[Text, bool]:
+        found, course = _look(service, job, restarts, node)
+        text = Text("\n").join(
+            Text(line.text, style=_STYLES.get(line.kind, ""))
+            for line in lines(found, course, _screen(), node)
+        )
+        return text, found.job.complete or found.job.state in ENDED
+
+    text, over = view()
+    try:
+        with Live(text, console=console(), auto_refresh=False) as live:
+            while not over:
+                time.sleep(REFRESH)
+                text, over = view()
+                live.update(text, refresh=True)
+    except KeyboardInterrupt:
+        pass
+
+
+def _print_json(body: bytes) -> None:
+    """The service's object on one line; only ASCII, so that any terminal and any locale takes it."""
+    import json
+
+    print(json.dumps(json.loads(body)))
