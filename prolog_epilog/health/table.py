@@ -1,7 +1,8 @@
 """The health checks, one line each. docs/health.md shows this table; a site changes it in [health.checks.NAME].
 
-`every` is in seconds; None: with each look at the GPUs. `warn` and `fail` are in the check's unit. What a check does
-stands in `gpu_checks` (pure, over samples) and `node_checks` (in a child process).
+`every` is in seconds; None: with each look at the GPUs. (The reader asks for NVLinks every 30 s: two looks within that
+time are one.) `warn` and `fail` are in the check's unit. What a check does stands in `gpu_checks` (pure, over samples)
+and `node_checks` (in a child process).
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _GPU: Final = (
     Row("ecc_uncorrected", "ECC counters", "comment", "Memory errors that ECC could not correct.",
         gpu_checks.ecc_uncorrected, fail=1, unit="errors"),
     Row("nvlink", "each GPU's NVLinks", "comment", "A GPU has fewer NVLinks up than it had, or than its likes.",
-        gpu_checks.nvlink, fail=1, unit="links down"),
+        gpu_checks.nvlink, every=60, fail=1, unit="links down"),
     Row("clocks_stuck", "SM clock of a busy GPU", "comment", "A busy GPU runs far below its clock for no reason.",
         gpu_checks.clocks_stuck, warn=50, unit="% of the highest clock", below=True),
     Row("hw_slowdown", "reasons for low clocks", "none", "Heat or the power brake slows a GPU.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -269,7 +270,7 @@ def test_no_process_can_be_started(children, monkeypatch):
     def fail(*_: object, **__: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(module.subprocess, "Popen", fail)
+    monkeypatch.setattr(subprocess, "Popen", fail)
     children.start([disk()])
     (finding,) = answers(children, 1)["disk_space"]
     assert finding == Finding("unknown", "cannot start a process: Resource temporarily unavailable")

@@ -11,7 +11,7 @@ from prolog_epilog.health.drain import EXPIRY, DrainFile
 
 
 @pytest.fixture
-def folder(tmp_path) -> Path:
+def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     folder.mkdir(mode=0o755)
     return folder

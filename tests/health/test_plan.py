@@ -13,6 +13,7 @@ from prolog_epilog.health.finding import Limits
 from prolog_epilog.health.plan import Plan, Planned, planned
 from prolog_epilog.health.reference import updated
 from prolog_epilog.health.table import CHECKS
+from prolog_epilog.health.tasks import Task
 from site_configs.site import load_site
 
 REPOSITORY = Path(__file__).parents[2]
@@ -34,12 +35,18 @@ def one(plan: Plan, name: str) -> Planned:
     return found
 
 
+def task(plan: Plan, name: str) -> Task:
+    found = one(plan, name).task
+    assert found is not None
+    return found
+
+
 def test_without_a_word_in_the_site_file_the_table_runs(plan):
     found = plan()
     assert [check.name for check in found.checks] == list(CHECKS)
     assert found.problems == ()
-    assert one(found, "disk_space").task.paths == ("/", "/tmp", "/var", "/dev/shm", "/var/spool/gsub")
-    assert one(found, "slurmd_spool").task.paths == ("/var/spool/slurmd",)
+    assert task(found, "disk_space").paths == ("/", "/tmp", "/var", "/dev/shm", "/var/spool/gsub")
+    assert task(found, "slurmd_spool").paths == ("/var/spool/slurmd",)
     assert one(found, "gpu_temperature").limits == Limits(88, 95)
     assert one(found, "clocks_stuck").limits.below
 
@@ -60,8 +67,8 @@ def test_the_site_file_changes_a_check(plan, text, name, want):
 
 
 def test_paths_and_deadlines_reach_the_child(plan):
-    task = one(plan('[health.checks.stale_mounts]\npaths = ["/home"]\ndeadline = "30s"'), "stale_mounts").task
-    assert (task.paths, task.deadline, task.alone) == (("/home",), 30.0, True)
+    found = task(plan('[health.checks.stale_mounts]\npaths = ["/home"]\ndeadline = "30s"'), "stale_mounts")
+    assert (found.paths, found.deadline, found.alone) == (("/home",), 30.0, True)
 
 
 @pytest.mark.parametrize(
@@ -84,21 +91,23 @@ def test_health_switched_off_leaves_nothing(plan):
 
 
 def test_a_command_of_the_sites(plan):
-    found = one(plan("[health.checks.mine]\ncommand = ['/usr/sbin/nhc', '-q']\ndeadline = '1m'"), "mine")
+    made = plan("[health.checks.mine]\ncommand = ['/usr/sbin/nhc', '-q']\ndeadline = '1m'")
+    found, run = one(made, "mine"), task(made, "mine")
     assert (found.every, found.on_fail) == (300, "comment")
-    assert (found.task.kind, found.task.command, found.task.deadline) == (
+    assert (run.kind, run.command, run.deadline, run.alone) == (
         "command",
         ("/usr/sbin/nhc", "-q"),
         60.0,
+        True,
     )
-    assert found.task.alone
 
 
 def test_a_class_of_the_sites_is_planned_without_being_imported(plan):
     point = EntryPoint("licence", "nowhere_at_all:Licence", GROUP)
-    found = one(plan('[health.checks.licence]\nevery = "10m"\non_fail = "none"', points=(point,)), "licence")
+    made = plan('[health.checks.licence]\nevery = "10m"\non_fail = "none"', points=(point,))
+    found, run = one(made, "licence"), task(made, "licence")
     assert (found.every, found.on_fail) == (600, "none")
-    assert (found.task.kind, found.task.value) == ("plugin", "nowhere_at_all:Licence")
+    assert (run.kind, run.value) == ("plugin", "nowhere_at_all:Licence")
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,11 @@ import pytest
 from profiler.gpu import GpuSample
 from profiler.records import GpuRef, JobRef, NodeEvent, decode, encode
 from prolog_epilog.health import runner as module
+from prolog_epilog.health.children import Children
 from prolog_epilog.health.damping import RULES
 from prolog_epilog.health.keeping import HealthState
 from prolog_epilog.health.runner import HealthRunner
+from prolog_epilog.health.table import CHECKS
 from site_configs.site import load_site
 from tests.health.test_gpu_checks import reading, sample
 
@@ -351,7 +353,7 @@ def test_a_slow_spool_holds_up_no_sampling(node):
         entered.set()
         let_go.wait(LONG)
 
-    node.emit = emit  # type: ignore[method-assign]
+    node.emit = emit
     runner = node.start(NO_CHILDREN)
     try:
         runner.feed(sample(reading(0, xids=(79,))))
@@ -367,7 +369,7 @@ def test_when_no_process_can_be_started_the_checks_are_unknown_and_gpus_are_judg
     """The interpreter's file system hangs: Popen itself does not return."""
     let_go = threading.Event()
     monkeypatch.setattr(module, "_OVERDUE", 0.5)
-    monkeypatch.setattr(module.Children, "_launch", lambda *_: let_go.wait(LONG))
+    monkeypatch.setattr(Children, "_launch", lambda *_: let_go.wait(LONG))
     try:
         node.start("[health.checks.disk_space]\nevery = '1s'\ndeadline = '1s'\n")
         assert "was not run" in node.until(name="disk_space", state="unknown").detail
@@ -387,7 +389,8 @@ def test_all_of_gsubs_own_run_here(node):
         heard.add(name)
         take(name, findings, **values)
 
-    runner._take = listen  # type: ignore[method-assign]
+    runner._take = listen
+    wait_until(lambda: runner._runs is not None)
     runner.look_soon()
     node.feed(*EIGHT)
-    wait_until(lambda: len(heard) >= 17)
+    wait_until(lambda: heard == set(CHECKS))
