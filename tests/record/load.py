@@ -30,8 +30,8 @@ def memory_mib(number: int, factor: int = 1) -> int:
 
 
 def power_w(number: int, factor: int = 1) -> int:
-    """Watts above idle on GPU `number`."""
-    return 120 + 25 * number * factor
+    """Watts above idle on GPU `number`: never what the GPU cannot take."""
+    return 100 + 15 * number * factor
 
 
 def positions() -> list[int]:

@@ -111,6 +111,10 @@ class Recorded:
 
         return self.wait_for(f"job {job} to run", look)
 
+    def loaded(self, node: str) -> int:
+        """How many loads are on a node's GPUs."""
+        return len([*(self.gpus.root / node).glob("*/load/[0-9]*")])
+
     def did(self, job: int, node: str, restart: int = 0) -> dict[str, float]:
         """What the job itself wrote down of its load."""
         written: dict[str, float] = json.loads((self.home / f"did-{job}-{restart}-{node}.json").read_text())
