@@ -91,6 +91,7 @@ class GpuSample:
     `state` is "ok"; "hung" when a driver call did not return (`readings` are then those that came before it); or
     "unavailable" (no driver, no GPU). `detail` says it in a sentence. `hung` are the GPUs left out of this sample
     because a call on them did not return lately; `unreachable` counts those that could not even say who they are.
+    `reader_failed`: "unavailable" because the process that reads them ended, which says nothing of the GPUs.
     """
 
     at: float
@@ -99,6 +100,7 @@ class GpuSample:
     detail: str = ""
     hung: tuple[str, ...] = ()
     unreachable: int = 0
+    reader_failed: bool = False
 
 
 class GpuReader(Protocol):

@@ -90,7 +90,9 @@ class GpuSampler:
         except (_EndedError, OSError, msgspec.MsgspecError) as error:
             self._drop()
             detail = f"Reading the GPUs failed in {_place(call)}: {error}."
-            return GpuSample(time.monotonic(), tuple(readings), "unavailable", detail, skipped)
+            return GpuSample(
+                time.monotonic(), tuple(readings), "unavailable", detail, skipped, reader_failed=True
+            )
         return GpuSample(time.monotonic(), tuple(readings), "ok", "", skipped, unreachable)
 
     def close(self) -> None:

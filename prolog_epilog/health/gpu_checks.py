@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
 from profiler.gpu import GpuReading
-from prolog_epilog.health.finding import Finding, Limits, State, worst
+from prolog_epilog.health.finding import Finding, Limits, State, cleaned, worst
 from prolog_epilog.health.gpu_view import DRIVER, GpuView
 from prolog_epilog.health.xids import xid
 
@@ -29,6 +29,9 @@ def gpu_count(view: GpuView, limits: Limits) -> Iterator[Finding]:
     """Whether as many GPUs answer as there should be. A driver that hangs tells no count."""
     del limits
     if not view.expected or view.sample.state == "hung":
+        return
+    if view.sample.reader_failed:  # a broken installation of ours must not speak against the node
+        yield Finding("unknown", cleaned(view.sample.detail))
         return
     answering = sum(reading.fault is None for reading in _whole(view))
     state: State = "ok" if answering >= view.expected else "error"

@@ -53,7 +53,7 @@ _TABLE = (
     Xid(92, "warning", "high rate of single-bit ECC errors", _AGAIN),
     Xid(94, "warning", "contained memory error: its job was ended", "reset the GPU when it is free"),
     Xid(95, "error", "uncontained memory error", _RESET),
-    Xid(109, "error", "context switch timed out", _RESET),
+    Xid(109, "warning", "context switch timed out (a program can cause it)", _AGAIN),
     Xid(110, "error", "security fault", _REPLACE),
     Xid(119, "error", "GPU system processor (GSP) does not answer", _RESET),
     Xid(120, "error", "GPU system processor (GSP) failed", _RESET),

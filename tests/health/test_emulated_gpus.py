@@ -140,6 +140,17 @@ def test_a_driver_that_is_gone_is_a_count_of_none(machine):
     assert "0 of 3 GPUs answer" in machine.node.until(name="gpu_count", state="error").detail
 
 
+def test_a_broken_installation_drains_nobody(machine, monkeypatch, tmp_path):
+    """The reader's process does not even start: its Python finds a broken module before NVIDIA's."""
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/pynvml.py").write_text("raise SystemError('corrupt')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "broken"))
+    machine.sampler.close()
+    machine.look(5)
+    assert machine.told("gpu_count") == ["unknown"]
+    assert not machine.node.drain.exists()
+
+
 def test_a_call_that_hangs_is_a_warning_first_and_leaves_the_others_judged(node, emulation, monkeypatch):
     for key, value in emulation.env.items():
         monkeypatch.setenv(key, value)

@@ -140,6 +140,13 @@ def test_a_count_that_is_not_known_is_not_told(samples, declared):
     assert judge("gpu_count", *samples, declared=declared) == {}
 
 
+def test_a_reader_that_failed_says_nothing_of_the_gpus():
+    """A corrupt installation must not drain a node."""
+    failed = sample(state="unavailable", detail="Reading the GPUs failed in start", reader_failed=True)
+    assert judge("gpu_count", failed, declared=8)[""].state == "unknown"
+    assert [finding for finding in judge("gpu_lost", failed).values() if finding.state != "ok"] == []
+
+
 def test_instances_are_not_counted():
     instance = GpuReading(replace(gpu(0), uuid="MIG-1", mig=MigInstance("GPU-0", 1, 0)))
     assert judge("gpu_count", sample(reading(0), instance), declared=1)[""].detail == "1 of 1 GPUs answer"
@@ -218,5 +225,5 @@ def test_the_table_of_xids():
     """Those of the failure taxonomy: what a user's program can cause, and what only hardware or driver can."""
     assert {xid(code).state for code in (13, 31, 43, 45, 68, 69)} == {"info"}
     assert {xid(code).state for code in (46, 48, 62, 64, 74, 79, 95, 119, 120, 140)} == {"error"}
-    assert {xid(code).state for code in (63, 92, 94)} == {"warning"}
+    assert {xid(code).state for code in (63, 92, 94, 109)} == {"warning"}
     assert all(row.advice for row in XIDS.values() if row.state != "info")
