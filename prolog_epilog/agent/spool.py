@@ -94,6 +94,7 @@ class Spool:
     def _start(self) -> None:
         try:
             self._disk.make(self._out)
+            self._disk.names(self._out.parent)  # what a kill left half-written there
             names = self._disk.names(self._out)
         except OSError as error:
             _log.error("The spool %s cannot be read: %s", self._out, error)

@@ -318,8 +318,16 @@ def test_a_batch_that_is_too_long_is_halved_and_a_record_that_is_goes_to_the_poi
     assert any(getattr(record, "name", "") == "poison_record" for record in shop.kept.values())
 
 
-def test_a_record_that_the_service_breaks_on_holds_up_no_other_and_is_kept(spool, shop, deliver):
+def test_a_record_that_the_service_breaks_on_holds_up_no_other_and_is_kept(spool, shop, deliver, monkeypatch):
     bad = started(13)  # first in the order
+    waits: list[float] = []
+    plain = Backoff.next
+
+    def counted(self: Backoff, *, slow: bool = False) -> float:
+        waits.append(plain(self, slow=slow))
+        return waits[-1]
+
+    monkeypatch.setattr(Backoff, "next", counted)
     mended = threading.Event()
 
     def reply(body: bytes) -> Answer:
@@ -329,11 +337,13 @@ def test_a_record_that_the_service_breaks_on_holds_up_no_other_and_is_kept(spool
     for job in range(100, 130):
         spool.put(started(job))
     spool.put(series(1))
-    deliver(Fake(reply), Pace(0.0, 0.001, 0.01, 0.01, held=0.5, heartbeat=300))
+    first = deliver(Fake(reply), Pace(jitter=0.0, least=0.001, most=1000.0, slow=0.01, held=1000.0))
     until(lambda: len(shop.kept) == 31)
+    assert len(waits) == 1  # finding out which one it is took no wait that grows
     assert spool.counts().records == 1
     assert spool.counts().poisoned == 0
     mended.set()
+    first.stop(PATIENCE)
     until(empty(spool))
 
 

@@ -363,12 +363,14 @@ def test_what_lies_in_the_folder_and_is_none_of_ours_is_put_out_of_the_way(tmp_p
     name = out(tmp_path)[0]
     for other in ("README", "3" + name[1:], "x" + name, ".tmp.0123"):
         (tmp_path / "out" / other).write_text("{}")
+    (tmp_path / ".tmp.4567").write_text("{")
     (tmp_path / "out" / "folder").mkdir()
     (tmp_path / "out" / "link").symlink_to("/etc/passwd")
     spool = Spool(tmp_path, MIB)
     assert out(tmp_path) == [name]
     assert len(waiting(spool)) == 1
     assert len(_poison(tmp_path)) == 5
+    assert not (tmp_path / ".tmp.4567").exists()
 
 
 def test_what_the_service_refused_is_set_aside_and_told_once(tmp_path):
