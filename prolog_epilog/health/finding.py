@@ -1,13 +1,16 @@
 """What a health check says: findings. And the class that a site's own check in Python derives from.
 
-from prolog_epilog.health.finding import Finding, HealthCheck
+    import socket
+    from prolog_epilog.health.finding import Finding, HealthCheck
 
-class Licence(HealthCheck):
-    \"\"\"The licence server answers.\"\"\"
+    class Licence(HealthCheck):
+        \"\"\"The licence server answers.\"\"\"
 
-    def check(self):
-        with socket.create_connection(("licences", 27000), timeout=5):
-            return Finding("ok")
+        def check(self):
+            with socket.create_connection(("licences", 27000), timeout=5):
+                return Finding("ok")
+
+docs/health.md says how to install one.
 """
 
 from __future__ import annotations
