@@ -1,13 +1,19 @@
 """What happened, kept: one schema for SQLite and PostgreSQL, written by the service alone.
 
-Import it late: SQLAlchemy takes its time to load.
+SQLAlchemy takes 0.4 s to load: it is loaded when something of it is first asked for, not by who wants a fact's type.
 """
 
-from profiler.store.backup import restore
-from profiler.store.errors import StoreError
-from profiler.store.facts import JobFacts, Wanted
-from profiler.store.queries import CursorError, EventQuery, JobQuery, VerdictQuery
-from profiler.store.store import Store, open_store
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from profiler.store.backup import restore
+    from profiler.store.errors import StoreError
+    from profiler.store.facts import JobFacts, Wanted
+    from profiler.store.queries import CursorError, EventQuery, JobQuery, VerdictQuery
+    from profiler.store.store import Store, open_store
 
 __all__ = [
     "CursorError",
@@ -21,3 +27,22 @@ __all__ = [
     "open_store",
     "restore",
 ]
+
+_HOMES = {
+    "restore": "backup",
+    "StoreError": "errors",
+    "JobFacts": "facts",
+    "Wanted": "facts",
+    "CursorError": "queries",
+    "EventQuery": "queries",
+    "JobQuery": "queries",
+    "VerdictQuery": "queries",
+    "Store": "store",
+    "open_store": "store",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -150,9 +150,9 @@ def test_one_address_has_a_share_of_the_connections(one: Kept):
     """Who holds connections open keeps nobody else out, and is kept to so many."""
     crowd = [socket.create_connection(one.keeping.address or ("", 0), PATIENCE) for _ in range(64)]
     try:
-        with socket.create_connection(one.keeping.address or ("", 0), PATIENCE) as one_more:
-            with suppress(ConnectionResetError):
-                assert one_more.recv(1) == b""
+        one_more = socket.create_connection(one.keeping.address or ("", 0), PATIENCE)
+        with one_more, suppress(ConnectionResetError):
+            assert one_more.recv(1) == b""
     finally:
         for connection in crowd:
             connection.close()
