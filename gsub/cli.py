@@ -36,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _dispatch(words)
         sys.stdout.flush()  # here, where it can be told; at exit Python would tell it in its own way
+        _show_receipts(words)
         return code
     except UserError as error:
         print("\n".join(error.lines()), file=sys.stderr)
@@ -58,6 +59,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"gsub: internal error: {one_line(f'{type(error).__name__}: {error}')}", file=sys.stderr)
         print(f"  try: the same with {DEBUG} first, and report what it prints", file=sys.stderr)
         return FAILED
+
+
+def _show_receipts(words: list[str]) -> None:
+    """Tell a person of jobs that have ended since; nobody else, and not who only asked for help."""
+    if words and words[0] not in ("--help", "--version") and sys.stderr is not None and sys.stderr.isatty():
+        from gsub.receipts import show
+
+        show()
 
 
 def _open_streams() -> None:

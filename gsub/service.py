@@ -16,8 +16,9 @@ from gsub.errors import USAGE, UserError
 if TYPE_CHECKING:
     from profiler.answers import Jobs, Series, Usage
     from profiler.sealed import Service, ServiceError
+    from site_configs.site_model import Site
 
-__all__ = ["Records", "records"]
+__all__ = ["Records", "of_site", "records"]
 
 _T = TypeVar("_T")
 
@@ -40,6 +41,11 @@ def records(environ: Mapping[str, str] | None = None, *, timeout: float = _SECON
             fix="use a login node of a cluster with gsub's service; 'sacct -j JOB' tells what Slurm knows",
             exit_code=USAGE,
         )
+    return of_site(site, timeout=timeout)
+
+
+def of_site(site: Site, *, timeout: float) -> Records:
+    """The records of a site that has a service (`service.url`)."""
     from profiler.munge import Munge
     from profiler.sealed import Service, believed
 
