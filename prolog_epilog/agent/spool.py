@@ -129,8 +129,8 @@ class Spool:
         key = hashlib.sha256(repr(about).encode()).hexdigest()[:24]
         with self._lock:
             self._settle()
-            older = self._older(PRIORITY[kind], key)
-            if older is not None and _outdates(older, serial, record.id):
+            older, told = self._older(PRIORITY[kind], key)
+            if older is not None and (told == line or _outdates(older, serial)):
                 return older.line is None
             entry = Entry(PRIORITY[kind], self._order, kind, key, record.id, serial, line=line)
             if older is not None:
@@ -140,12 +140,11 @@ class Spool:
         self.news.set()
         return durable
 
-    def _older(self, priority: int, key: str) -> Entry | None:
+    def _older(self, priority: int, key: str) -> tuple[Entry | None, bytes | None]:
+        """What waits of a fact, and its line."""
         older = self._index.get(priority, key)
-        if older is not None and older.id is None:  # of an earlier life: look into it
-            self._line(older)
-            older = self._index.get(priority, key)
-        return older
+        line = self._line(older) if older is not None else None
+        return self._index.get(priority, key), line  # one that cannot be read is set aside
 
     def _admit(self, entry: Entry) -> bool:
         assert entry.line is not None  # noqa: S101 - for the types
@@ -328,8 +327,6 @@ class Spool:
             return Counts(records, in_memory, size, len(self._poison), self._losses.dropped)
 
 
-def _outdates(older: Entry, serial: int | None, record_id: str) -> bool:
-    """Whether what waits is the very record, or a later state of its fact."""
-    if older.id == record_id:
-        return True
+def _outdates(older: Entry, serial: int | None) -> bool:
+    """Whether what waits is a later state of its fact."""
     return serial is not None and older.serial is not None and serial < older.serial

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -192,6 +193,15 @@ def test_the_same_record_put_twice_waits_once(tmp_path):
     assert spool.put(record)
     assert Spool(tmp_path, MIB).put(record)
     assert waiting(Spool(tmp_path, MIB)) == [record]
+
+
+def test_a_record_that_was_completed_under_its_id_replaces_what_it_was(tmp_path):
+    spool = Spool(tmp_path, MIB)
+    record = started(1)
+    spool.put(record)
+    more = msgspec.structs.replace(record, gpus=(GpuRef(minor=3),))
+    assert spool.put(more)
+    assert waiting(spool) == [more] == waiting(Spool(tmp_path, MIB))
 
 
 def test_two_facts_of_one_job_are_both_kept(tmp_path):
