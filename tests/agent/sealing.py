@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,7 +44,9 @@ class Sealing:
 
 
 @contextmanager
-def sealing(munge: Seal, host: str = "127.0.0.1", base: str = "") -> Iterator[Sealing]:
+def sealing(
+    munge: Seal, host: str = "127.0.0.1", base: str = "", tls: ssl.SSLContext | None = None
+) -> Iterator[Sealing]:
     """Start one, and end it."""
     here = Sealing(munge, base=base)
 
@@ -84,7 +87,9 @@ def sealing(munge: Seal, host: str = "127.0.0.1", base: str = "") -> Iterator[Se
 
     with Server((host, 0), Handler) as server:
         name = f"[{host}]" if ":" in host else host
-        here.url = f"http://{name}:{server.server_address[1]}{base}"
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
+        here.url = f"{'http' if tls is None else 'https'}://{name}:{server.server_address[1]}{base}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         thread.start()
         try:

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import socket
+import ssl
+import subprocess
 import threading
 import time
 from contextlib import closing, contextmanager
@@ -14,7 +17,7 @@ from hypothesis import strategies as st
 from profiler.munge import Munge
 from profiler.sealed import Answer, Service, ServiceError, answer_digest, believed, request_digest
 from tests.agent.munged import MUNGED, munged
-from tests.agent.sealing import sealing
+from tests.agent.sealing import Asked, Reply, sealing
 
 ME = os.geteuid()
 
@@ -89,6 +92,49 @@ def test_a_question_and_its_answer(munge, host, base):
         if host != "::1":
             raise
         pytest.skip("no IPv6 on this machine")
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """A certificate of our own for 127.0.0.1, and its key, in one file."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl on this machine")
+    file = tmp_path_factory.mktemp("tls") / "both.pem"
+    subject = ["-subj", "/CN=gsub-test", "-addext", "subjectAltName=IP:127.0.0.1"]
+    names = ["-keyout", str(file), "-out", str(file.with_suffix(".crt"))]
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject, *names],
+        check=True,
+        capture_output=True,
+    )
+    file.write_text(file.read_text() + file.with_suffix(".crt").read_text())
+    return file
+
+
+def test_over_tls_only_with_a_certificate_that_the_system_trusts(munge, certificate, monkeypatch):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with sealing(munge, tls=context) as server:
+        server.reply = lambda asked: (200, asked.body)
+        with pytest.raises(ServiceError, match="CERTIFICATE_VERIFY_FAILED") as failure:
+            Service(server.url, munge, {ME}).ask("GET", "/")
+        assert failure.value.reason == "unreachable"
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate.with_suffix(".crt")))
+        body = secrets.token_bytes(200_000)
+        assert Service(server.url, munge, {ME}).ask("POST", "/", body) == Answer(200, body)
+        end = threading.Event()
+
+        def late(asked: Asked) -> Reply:
+            end.wait(60)
+            return 200, b""
+
+        server.reply = late
+        began = time.monotonic()
+        with pytest.raises(ServiceError) as failure:
+            Service(server.url, munge, {ME}, timeout=0.5).ask("GET", "/")
+        assert failure.value.reason == "timeout"
+        assert time.monotonic() - began < 50
+        end.set()
 
 
 def test_no_proxy_comes_between(munge, server, monkeypatch):
