@@ -26,6 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.umask(0o077)
     try:
         settings = _settings(arguments)
+        if settings.site.slurm.conf:
+            os.environ["SLURM_CONF"] = settings.site.slurm.conf  # for slurmd -G
         from prolog_epilog.agent.parts import real_parts
 
         parts = real_parts(settings)

@@ -95,7 +95,7 @@ class Host(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the agent is put together from; each is made with what it posts to."""
+    """What the agent is put together from; each is made with what it posts to. `warm` comes first, beside the loop."""
 
     spool: Sink
     gpus: Gpus
@@ -104,6 +104,7 @@ class Parts:
     sender: Callable[[Callable[[tuple[JobRef, ...], float], None]], Sender | None]
     health: Callable[[Callable[[msgspec.Struct], None], Jobs], Health | None]
     keep_health: Callable[[msgspec.Struct], None] = lambda _: None
+    warm: Callable[[], object] = lambda: None
 
 
 class Agent:
@@ -140,6 +141,7 @@ class Agent:
             self._notices.happened("registry_unread", "warning", f"a job of before is forgotten: {problem}")
         self._beside.start()
         self._looking_up.start()
+        self._looking_up.ask(self._parts.warm, lambda _: None, lambda error: _log.warning("%s", error))
         self._sampler.start()
         for part in (self._sender, self._health):
             if part is not None:

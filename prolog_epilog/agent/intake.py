@@ -139,7 +139,8 @@ def ended(hook: HookFile, *, cluster: str, node: str, job: JobRef) -> JobEnded:
 def exit_of(env: Mapping[str, str]) -> tuple[int | None, int | None]:
     """Exit code and signal of the batch script, where Slurm tells them: either may be None.
 
-    SLURM_JOB_EXIT_CODE is what wait(2) gave, SLURM_JOB_EXIT_CODE2 is "code:signal".
+    A job that is cancelled, requeued or out of time has 0 here (22.05.8): slurmctld asks for its end before the script
+    has one. Accounting knows better. SLURM_JOB_EXIT_CODE is what wait(2) gave, SLURM_JOB_EXIT_CODE2 is "code:signal".
 
     >>> exit_of({"SLURM_JOB_EXIT_CODE": "256"}), exit_of({"SLURM_JOB_EXIT_CODE2": "0:9"})
     ((1, 0), (0, 9))
@@ -164,7 +165,7 @@ class Intake:
         self._torn: dict[Path, float] = {}  # when a file was first seen that was not whole
 
     def waiting(self, now: float) -> tuple[list[HookFile], list[tuple[Path, str]]]:
-        """What hooks said, in the order in which it happened to each job; and files that nobody can use, with why.
+        """What hooks said, in the order in which it happened; and files that nobody can use, with why.
 
         `now` is monotonic. Files that cannot be read at this moment are passed over.
         """
@@ -183,8 +184,8 @@ class Intake:
             except OSError:
                 continue
         self._torn = torn
-        # Not by time alone: a clock that was set back between the two would end a job before it starts
-        found.sort(key=lambda hook: (hook.job.job_id, hook.job.restarts, _ORDER[hook.event], hook.at))
+        # Not by restart count: the epilog of an attempt that is requeued bears that of the next one
+        found.sort(key=lambda hook: (hook.at, _ORDER[hook.event]))
         return found, unfit
 
     @property

@@ -47,7 +47,11 @@ class Gpus(Protocol):
     """Which GPUs a job got."""
 
     def of(self, env: Mapping[str, str], sample: GpuSample | None) -> tuple[GpuRef, ...] | None:
-        """By the variables of its prolog; None if that cannot be told."""
+        """By the variables of its prolog; None if that cannot be told (yet)."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether jobs may have parts of a GPU here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +164,10 @@ class Jobs:
             entry = Entry(hook.job, boot, began=self._clock.mono() - min(age, self._clock.mono()))
             self._entries[hook.job] = entry
         if entry.started is None:
+            if entry.ended is not None and hook.at > entry.ended.at:
+                # That end was of the attempt before, which we knew nothing of
+                entry.ended, entry.end_told, entry.end_hook = None, False, ""
+                entry.final, entry.closed = False, None
             entry.gpu_env = hook.gpu_env
             gpus = self._gpus.of(hook.gpu_env, sample)
             record = intake.started(
@@ -175,20 +183,40 @@ class Jobs:
         self._keep(entry)
 
     def _take_end(self, hook: HookFile) -> None:
-        entry = self._entries.get(hook.job)
-        if entry is None and not hook.counted:
-            same = [e for e in self._entries.values() if e.job.job_id == hook.job.job_id and e.running]
-            entry = max(same, key=lambda e: e.job.restarts, default=None)
+        entry = self._ending(hook)
         if entry is None:
             entry = Entry(hook.job, hook.boot or self._settings.boot, began=self._clock.mono(), final=True)
             self._entries[hook.job] = entry
         if entry.ended is not None and entry.ended.source == "epilog":
             self._keep(entry)
             return
+        entry.end_hook = hook.path.name
         record = intake.ended(hook, cluster=self._settings.cluster, node=self._settings.node, job=entry.job)
         if entry.started is not None and record.at < entry.started.at:  # the clock was set back in between
             record = msgspec.structs.replace(record, at=entry.started.at)
         self._end(entry, record)
+
+    def _ending(self, hook: HookFile) -> Entry | None:
+        """The attempt whose end an epilog tells; None for one that is not known.
+
+        The epilog of an attempt that is requeued bears the restart count of the next one, which slurmctld has counted
+        by then (seen on 22.05.8). Attempts follow each other: where one of before is still open, it is that one.
+        """
+        same = [entry for entry in self._entries.values() if entry.job.job_id == hook.job.job_id]
+        for entry in same:
+            if (
+                entry.end_hook == hook.path.name
+            ):  # the same file again: from the other folder, or after a kill
+                return entry
+        exact = self._entries.get(hook.job)
+        if exact is not None and exact.running:
+            return exact
+        before = [
+            entry
+            for entry in same
+            if entry.running and (not hook.counted or entry.job.restarts < hook.job.restarts)
+        ]
+        return max(before, key=lambda entry: entry.job.restarts, default=exact)
 
     def _end(self, entry: Entry, record: JobEnded) -> None:
         now, age = self._clock.mono(), self._clock.wall() - record.at
@@ -238,6 +266,7 @@ class Jobs:
             if meter is None or entry.final:
                 continue
             if entry.ended is None:
+                meter = self._completed(entry, meter, sample)
                 meter.add(sample, at, host.get(entry.job.job_id))
                 continue
             ended = sample.at if entry.ended_mono is None else entry.ended_mono
@@ -245,6 +274,17 @@ class Jobs:
                 # Counted back by the monotonic clock: the other may have stepped since
                 meter.add(sample, at, None, until=at - (sample.at - ended))
                 self._finish(entry)
+
+    def _completed(self, entry: Entry, meter: JobMeter, sample: GpuSample) -> JobMeter:
+        """The job's meter; a new one once it is known which GPUs are to be measured."""
+        if entry.started is None or entry.started.gpus is not None:
+            return meter
+        gpus = self._gpus.of(entry.gpu_env, sample)
+        if gpus is None:
+            return meter
+        entry.started = msgspec.structs.replace(entry.started, gpus=gpus)
+        meter = self._meters[entry.job] = self._metered(entry.started)
+        return meter
 
     def turn(self) -> None:
         """Do what is due by now: finals that waited long enough for a sample, reports, saving, forgetting."""
@@ -347,7 +387,7 @@ class Jobs:
     # --- keeping ---
 
     def _metered(self, started: JobStarted) -> JobMeter:
-        return JobMeter(started.gpus, started.at, max_gap=self._max_gap)
+        return JobMeter(started.gpus, started.at, shared=self._gpus.shared, max_gap=self._max_gap)
 
     def _restored(self, entry: Entry, started: JobStarted) -> JobMeter:
         try:

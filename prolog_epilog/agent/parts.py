@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from profiler.gpu import GpuSample
-from profiler.host import HostReading
 from profiler.munge import Munge
-from profiler.records import GpuRef, JobRef
+from profiler.records import JobRef
 from profiler.sampler import GpuSampler
 from profiler.sealed import Service, believed
 from prolog_epilog.agent.daemon import Parts, Sampler
 from prolog_epilog.agent.deliver import Delivery
 from prolog_epilog.agent.disk import Disk
+from prolog_epilog.agent.gres import NodeGpus, ask_slurmd
+from prolog_epilog.agent.host_use import HostReader
 from prolog_epilog.agent.jobs import Jobs
 from prolog_epilog.agent.sampling import Sampling
 from prolog_epilog.agent.settings import Settings, SettingsError
@@ -35,22 +36,12 @@ class _Emit(Protocol):
     def __call__(self, event: msgspec.Struct, /) -> None: ...
 
 
-class _NoHost:
-    def read(self, jobs: Collection[int]) -> Mapping[int, HostReading]:
-        return {}
-
-
-class _EnvGpus:
-    def of(self, env: Mapping[str, str], sample: GpuSample | None) -> tuple[GpuRef, ...] | None:
-        numbers = env.get("SLURM_JOB_GPUS", "").split(",")
-        return tuple(GpuRef(minor=int(number)) for number in numbers if number.isdecimal())
-
-
 def real_parts(settings: Settings) -> Parts:
     """What one node's agent is made of. Raises SettingsError for an address of the service that is none."""
     spool = Spool(settings.spool, settings.spool_bytes)
     disk, health_file = Disk(), settings.spool / "health.json"
     service = _service(settings)
+    gpus = NodeGpus(lambda: ask_slurmd(settings.node))
 
     def sampler(on_sample: Callable[[GpuSample, float], None]) -> Sampler:
         return Sampling(lambda: GpuSampler(deadline=settings.deadline), settings.interval, on_sample)
@@ -68,6 +59,7 @@ def real_parts(settings: Settings) -> Parts:
             emit,
             settings.run / "drain",
             settings.off_file,
+            slurm_gpus=gpus.count,
             job_of=jobs.holder,
             spool=settings.spool,
             slurmd_spool=settings.slurmd_spool,
@@ -76,8 +68,9 @@ def real_parts(settings: Settings) -> Parts:
 
     return Parts(
         spool=spool,
-        gpus=_EnvGpus(),
-        host=_NoHost(),
+        gpus=gpus,
+        warm=gpus.load,
+        host=HostReader(settings.node),
         sampler=sampler,
         sender=sender,
         health=health,

@@ -24,7 +24,8 @@ class Entry(msgspec.Struct, omit_defaults=True):
     `started` is None for a job whose epilog came alone. `told` and `end_told` say that these records are in the
     spool, `final` that the final usage is, too. `began` is the time of the start by the monotonic clock, which goes on
     over a restart of the agent, `boot` names the boot that it belongs to. `gpu_env` are the hook's variables that name
-    GPUs, `meter` the state of the job's meter. `closed` is when (epoch) nothing was left to be done.
+    GPUs, `meter` is the state of the job's meter, `end_hook` the name of the epilog's file. `closed` is when (seconds
+    since the epoch) nothing was left to be done.
     """
 
     job: JobRef
@@ -34,6 +35,7 @@ class Entry(msgspec.Struct, omit_defaults=True):
     told: bool = False
     ended: JobEnded | None = None
     end_told: bool = False
+    end_hook: str = ""
     ended_mono: float | None = None
     final: bool = False
     serial: int = 0

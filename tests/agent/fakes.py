@@ -75,9 +75,14 @@ class FakeSpool:
 
 
 class FakeGpus:
-    """SLURM_JOB_GPUS are minor numbers."""
+    """SLURM_JOB_GPUS are minor numbers; `blind` as long as that is not known."""
+
+    shared = False
+    blind = False
 
     def of(self, env: Mapping[str, str], sample: GpuSample | None) -> tuple[GpuRef, ...] | None:
+        if self.blind:
+            return None
         numbers = env.get("SLURM_JOB_GPUS", "")
         return tuple(
             GpuRef(minor=int(number), uuid=f"GPU-{number}") for number in numbers.split(",") if number

@@ -359,13 +359,24 @@ class Process:
         self.site.write_text(
             'cluster = "lab"\n[agent]\ninterval = "1s"\ndeadline = "2s"\nreport = "3s"\n[health]\nenabled = false\n'
         )
+        slurmd = hooks.folder / "slurmd"
+        line = "slurmd: Gres Name=gpu Type=(null) Count=1 Index={0} ID=7696487 File=/dev/nvidia{0} (null)"
+        lines = "\n".join(line.format(number) for number in range(3))
+        slurmd.write_text(f"#!/bin/sh\ncat <<'END'\n{lines}\nEND\n")
+        slurmd.chmod(0o755)
         self.process: subprocess.Popen[str]
         self.start()
 
     def start(self) -> None:
         argv = ["-m", "prolog_epilog.agent", "--site", self.site, "--node", NODE, "--run", self.hooks.run]
         argv += ["--spool", self.hooks.spool, "--slurmd-spool", self.hooks.folder]
-        self.process = self.emulation.popen(*map(str, argv), stderr=subprocess.PIPE)
+        self.process = subprocess.Popen(
+            [sys.executable, *map(str, argv)],
+            env={**self.emulation.env, "PATH": f"{self.hooks.folder}:{os.environ['PATH']}"},
+            cwd=ROOT,
+            text=True,
+            stderr=subprocess.PIPE,
+        )
         assert self.process.stderr is not None
         while "jobs known" not in (line := self.process.stderr.readline()):
             assert line, "it ended"

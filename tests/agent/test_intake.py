@@ -141,20 +141,24 @@ def leave(folder: Path, name: str, data: bytes, at: float) -> Path:
     return path
 
 
-def test_a_jobs_start_comes_before_its_end_whatever_the_clock_says(folder: Intake, tmp_path: Path) -> None:
-    leave(tmp_path / "a", "epilog.7.0.2", hook_bytes("epilog", SLURM_JOB_ID="7"), 100.0)
-    leave(tmp_path / "b", "prolog.7.0.1", hook_bytes("prolog", SLURM_JOB_ID="7"), 3700.0)
-    leave(
-        tmp_path / "a",
-        "prolog.7.1.3",
-        hook_bytes("prolog", SLURM_JOB_ID="7", SLURM_JOB_RESTART_COUNT="1"),
-        50,
-    )
+def test_what_happened_first_comes_first(folder: Intake, tmp_path: Path) -> None:
+    def hook(place: str, name: str, at: float) -> None:
+        event, job, restarts, _ = name.split(".")
+        data = hook_bytes(event, SLURM_JOB_ID=job, SLURM_JOB_RESTART_COUNT=restarts)
+        leave(tmp_path / place, name, data, at)
+
+    hook("a", "epilog.7.1.2", 100.0)  # of the attempt before: Slurm has counted it by then
+    hook("b", "prolog.7.0.1", 50.0)
+    hook("a", "prolog.7.1.3", 150.0)
+    hook("b", "epilog.7.1.4", 150.0)
+    hook("a", "prolog.5.0.9", 120.0)
     hooks, unfit = folder.waiting(0.0)
-    assert [(hook.event, hook.job.restarts) for hook in hooks] == [
-        ("prolog", 0),
-        ("epilog", 0),
-        ("prolog", 1),
+    assert [hook.path.name[:10] for hook in hooks] == [
+        "prolog.7.0",
+        "epilog.7.1",
+        "prolog.5.0",
+        "prolog.7.1",
+        "epilog.7.1",
     ]
     assert unfit == []
 
@@ -227,7 +231,7 @@ def test_what_the_hooks_write_is_what_is_read(hooks: Installed) -> None:
         "SLURM_JOB_EXIT_CODE2": "2:0",
         "SLURM_JOB_USER": "a\nb",
     }
-    assert [hooks.hook(name, env)[0] for name in ("epilog", "prolog")] == [0, 0]
+    assert [hooks.hook(name, env)[0] for name in ("prolog", "epilog")] == [0, 0]
     waiting, unfit = Intake([hooks.run / "new", hooks.spool / "new"], hooks.spool / "poison").waiting(0.0)
     assert [hook.event for hook in waiting] == ["prolog", "epilog"] and unfit == []
     assert waiting[0].gpu_env == {"SLURM_JOB_GPUS": "1,3"} and not waiting[0].counted

@@ -31,7 +31,9 @@ class Node:
         self.clock = FakeClock()
         self.spool = FakeSpool()
         self.boot = BOOT
+        self.pid = 1
         self.calls = Calls()
+        self.gpus = FakeGpus()
         self.jobs: Jobs
         self.start()
 
@@ -41,7 +43,7 @@ class Node:
             settings(self.folder, boot=self.boot),
             Registry(self.folder / "jobs", Disk(self.calls)),
             self.spool,
-            FakeGpus(),
+            self.gpus,
             Clock(self.clock.wall, self.clock.mono),
         )
         assert self.jobs.restore() == []
@@ -49,10 +51,12 @@ class Node:
     def hook(
         self, event: str, job: int = 7, restarts: int | None = 0, boot: str = "", **env: str
     ) -> HookFile:
+        """What a hook says, each time another process."""
+        self.pid += 1
         if restarts is not None:
             env["SLURM_JOB_RESTART_COUNT"] = str(restarts)
         data = hook_bytes(event, BOOT=boot or self.boot, SLURM_JOB_ID=str(job), **env)
-        return parse(Path(f"/x/{event}.{job}.{restarts or 0}.1"), data, self.clock.wall())
+        return parse(Path(f"/x/{event}.{job}.{restarts or 0}.{self.pid}"), data, self.clock.wall())
 
     def prolog(self, job: int = 7, restarts: int | None = 0, **env: str) -> None:
         self.jobs.take(self.hook("prolog", job, restarts, SLURM_JOB_GPUS="3", **env), None)
@@ -148,6 +152,22 @@ def test_a_driver_that_hangs_is_unseen_time_and_not_idle_time(node: Node) -> Non
     assert final.gpus[0].utilisation_mean == pytest.approx(50.0, abs=1.0)
 
 
+def test_which_gpus_are_the_jobs_may_be_known_later(node: Node) -> None:
+    node.gpus.blind = True
+    node.prolog()
+    node.run(20)
+    assert node.spool.of(JobStarted)[0].gpus is None
+    node.gpus.blind = False
+    node.run(100)
+    node.epilog()
+    node.look()
+    (final,) = node.finals()
+    assert [use.gpu.minor for use in final.gpus] == [3] and final.gpus[0].utilisation_mean == pytest.approx(
+        80, abs=1
+    )
+    assert final.unseen_seconds is not None and final.unseen_seconds <= 30
+
+
 def test_a_prolog_twice_is_one_start(node: Node) -> None:
     node.prolog()
     node.run(20)
@@ -156,17 +176,20 @@ def test_a_prolog_twice_is_one_start(node: Node) -> None:
     node.epilog()
     node.epilog()
     node.prolog()
+    node.epilog()
     assert node.kinds().count("JobStarted") == node.kinds().count("JobEnded") == 1
     node.look()
     assert len(node.finals()) == 1 and len(node.jobs) == 0
 
 
 def test_an_epilog_alone_is_an_end(node: Node) -> None:
+    late = node.hook("prolog")
+    node.clock.pass_(1)
     node.epilog(SLURM_JOB_EXIT_CODE2="0:9")
     (ended,) = node.spool.of(JobEnded)
     assert (ended.job, ended.signal) == (J7, 9)
     assert node.spool.of(JobUsage) == [] and len(node.jobs) == 0
-    node.prolog()  # its file came late
+    node.jobs.take(late, None)
     assert len(node.spool.of(JobStarted)) == 1 and len(node.jobs) == 0 and node.jobs.running() == {}
 
 
@@ -181,6 +204,43 @@ def test_a_requeued_job_is_another_attempt(node: Node) -> None:
     node.look()
     assert [record.job for record in node.spool.of(JobEnded)] == [JobRef(7, 0), JobRef(7, 1)]
     assert [record.job for record in node.finals()] == [JobRef(7, 0), JobRef(7, 1)]
+
+
+def test_the_epilog_of_a_requeued_attempt_bears_the_count_of_the_next(node: Node) -> None:
+    node.prolog(restarts=0)
+    node.clock.pass_(10)
+    first = node.hook("epilog", restarts=1)
+    node.jobs.take(first, None)
+    assert [record.job for record in node.spool.of(JobEnded)] == [JobRef(7, 0)]
+    node.clock.pass_(10)
+    node.jobs.take(first, None)  # the same file, from the other folder
+    node.start()
+    node.jobs.take(first, None)
+    assert [record.job for record in node.spool.of(JobEnded)] == [JobRef(7, 0)]
+    node.prolog(restarts=1)
+    node.clock.pass_(10)
+    node.epilog(restarts=1)
+    assert [record.job for record in node.spool.of(JobEnded)] == [JobRef(7, 0), JobRef(7, 1)]
+
+
+def test_a_requeue_so_fast_that_slurmd_runs_no_prolog(node: Node) -> None:
+    node.prolog(restarts=0)
+    node.clock.pass_(10)
+    node.epilog(restarts=1)
+    node.clock.pass_(10)
+    node.epilog(restarts=1)
+    assert [record.job for record in node.spool.of(JobEnded)] == [JobRef(7, 0), JobRef(7, 1)]
+
+
+def test_an_attempt_whose_count_an_unknown_one_had_is_measured(node: Node) -> None:
+    node.epilog(restarts=1)  # of attempt 0, whose start nobody told
+    node.clock.pass_(10)
+    node.prolog(restarts=1)
+    assert set(node.jobs.running()) == {JobRef(7, 1)}
+    node.run(30)
+    node.epilog(restarts=1)
+    node.look()
+    assert [record.job for record in node.finals()] == [JobRef(7, 1)]
 
 
 def test_an_epilog_without_a_restart_count_ends_the_attempt_that_runs(node: Node) -> None:
@@ -414,8 +474,10 @@ def test_whatever_happens_each_fact_is_told_and_told_once(
     started = {record.job for record in node.spool.of(JobStarted)}
     ended = {record.job for record in node.spool.of(JobEnded)}
     assert started == {job for event, job in happened if event == "prolog"}
-    assert ended >= {job for event, job in happened if event == "epilog"}
-    assert set(node.jobs.running()) == started - ended
+    for event, job in happened:
+        if event == "epilog":  # its own attempt, or the one before it
+            assert any(one.job_id == job.job_id and one.restarts <= job.restarts for one in ended)
+    assert set(node.jobs.running()) <= started
     finals: dict[JobRef, set[int]] = {}
     for record in node.finals():
         finals.setdefault(record.job, set()).add(record.serial)
