@@ -107,8 +107,7 @@ def _counted(connection: sqlite3.Connection, names: Iterable[str]) -> dict[str, 
 def _dump(engines: Engines, path: Path) -> Copied:
     encode = msgspec.json.Encoder().encode
     counts: dict[str, int] = {}
-    with gzip.open(path, "wb", compresslevel=4) as file, engines.reader.connect() as plain:
-        connection = plain.execution_options(isolation_level="REPEATABLE READ")
+    with gzip.open(path, "wb", compresslevel=4) as file, engines.reader.connect() as connection:
         version = upgrade.version(connection)
         tables = {str(table.name): [str(column.name) for column in table.columns] for table in TABLES}
         file.write(

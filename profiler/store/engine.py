@@ -136,6 +136,8 @@ def _postgresql(url: URL, *, writes: bool) -> Engine:
         options += " -c default_transaction_read_only=on"
     return create_engine(
         url,
+        # A reader's statements all see one moment, as on SQLite
+        isolation_level="READ COMMITTED" if writes else "REPEATABLE READ",
         pool_pre_ping=True,
         pool_size=2 if writes else _READERS,
         max_overflow=0,

@@ -67,7 +67,7 @@ _SIGNS: Final = (
         "Look for another gsubd or a backup tool that holds the file; it is tried again.",
     ),
     _Sign(
-        ("readonly database", "read-only transaction", "permission denied for"),
+        ("readonly database", "read-only transaction", "permission denied"),
         "read_only",
         "Give the file and its folder, or the tables, to the user that the service runs as (service.user).",
     ),
@@ -82,13 +82,14 @@ _SIGNS: Final = (
         "Look at the load of the database's host; it is tried again.",
     ),
     _Sign(
-        ("unable to open database file",),
+        ("unable to open database file", "no such file or directory", "not a directory"),
         "unreachable",
         "Make its folder, owned by the user that the service runs as, on a local disk.",
     ),
     _Sign(("no such table", "does not exist"), "older", "Upgrade the schema: gsub admin db upgrade."),
     _Sign(("disk i/o error",), "unreachable", "Look at the disk of the store (dmesg); it is tried again."),
 )
+_REFUSED: Final = "The store is well; this value cannot be kept."
 _UNREACHABLE: Final = (
     "Check that PostgreSQL runs and that store.url names it; a password goes into ~/.pgpass."
 )
@@ -99,6 +100,8 @@ def told(what: str) -> Iterator[None]:
     """Turn what the driver says into a StoreError that begins with `what`."""
     try:
         yield
+    except (OverflowError, UnicodeError) as error:
+        raise StoreError("refused", what, str(error)[:300], _REFUSED) from error
     except (exc.SQLAlchemyError, OSError) as error:
         raise _translated(error, what) from error
 
@@ -113,7 +116,7 @@ def _translated(error: Exception, what: str) -> StoreError:
             if any(words in low for words in sign.words):
                 return StoreError(sign.kind, what, why, sign.next)
     if isinstance(error, exc.DataError | exc.IntegrityError):
-        return StoreError("refused", what, why, "The store is well; this value cannot be kept.")
+        return StoreError("refused", what, why, _REFUSED)
     if isinstance(error, exc.OperationalError | exc.InterfaceError | exc.TimeoutError):
         return StoreError("unreachable", what, why, _UNREACHABLE)
     return StoreError("failed", what, why, "This should not happen; the service's log has the details.")

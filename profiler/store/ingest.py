@@ -178,11 +178,11 @@ def settle(row: dict[str, Any], nodes: Sequence[Mapping[str, Any]], since: float
     row |= job_sums(nodes)
     begun = min((one["started_at"] for one in nodes if one["started_at"] is not None), default=None)
     seen = min((one["since"] for one in nodes if one["since"] is not None), default=None)
-    if row["facts_at"] is None:
+    asked = row["facts_at"] is not None
+    if not asked or row["started"] is None:
         row["started"] = begun
+    if not asked or row["gpus"] is None:
         row["gpus"] = told_gpus(nodes)
-    elif row["started"] is None:
-        row["started"] = begun
     ends = [one["ended_at"] for one in nodes if one["ended_at"] is not None]
     running = any(one["started_at"] is not None and one["ended_at"] is None for one in nodes)
     if not row["facts_final"]:

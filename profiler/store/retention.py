@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from sqlalchemy import Connection, Table, and_, delete, or_, select, tuple_
+from sqlalchemy import Connection, Table, and_, delete, func, or_, select, tuple_
 
 from profiler.store.schema import (
     decision,
@@ -61,7 +61,7 @@ def purge(
     courses = _each(writing, rest, lambda connection: _series(connection, now - series_retention))
     jobs = 0
     with writing() as connection:
-        clusters = list(connection.execute(select(node.c.cluster).distinct()).scalars())
+        clusters = list(_clusters(connection))
     for cluster in clusters:
         place: tuple[float, int] | None = (float("-inf"), 0)
         while place is not None:
@@ -80,6 +80,14 @@ def purge(
         )
         connection.execute(delete(node).where(node.c.heard < before))
     return Purged(jobs, courses, events, decisions)
+
+
+def _clusters(connection: Connection) -> Iterator[str]:
+    """The clusters that have jobs: each found by one step in an index, where DISTINCT would read all of it."""
+    found = connection.execute(select(func.min(job.c.cluster))).scalar()
+    while found is not None:
+        yield found
+        found = connection.execute(select(func.min(job.c.cluster)).where(job.c.cluster > found)).scalar()
 
 
 def _each(writing: Writing, rest: Callable[[float], object], step: Callable[[Connection], int]) -> int:

@@ -11,8 +11,9 @@ from profiler.store.errors import StoreError
 
 if TYPE_CHECKING:
     from alembic.config import Config
+    from alembic.script import ScriptDirectory
 
-__all__ = ["EMPTY", "HEAD", "check", "refuse_newer", "tables", "upgrade", "version"]
+__all__ = ["EMPTY", "HEAD", "check", "refuse_newer", "scripts", "tables", "upgrade", "version"]
 
 _SCRIPTS: Final = Path(__file__).with_name("migrations")
 EMPTY: Final = ""
@@ -70,7 +71,14 @@ def upgrade(connection: Connection, name: str, to: str = HEAD) -> tuple[str, str
     return before, version(connection)
 
 
-def _config(connection: Connection) -> Config:
+def scripts() -> ScriptDirectory:
+    """The steps of the schema's history."""
+    from alembic.script import ScriptDirectory
+
+    return ScriptDirectory.from_config(_config(None))
+
+
+def _config(connection: Connection | None) -> Config:
     from alembic.config import Config
 
     config = Config()

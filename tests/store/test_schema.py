@@ -1,0 +1,156 @@
+"""The schema: what the migrations make is what the tables say, and lists are read from indexes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, event, text
+
+from profiler.answers import Verdict
+from profiler.store import EventQuery, JobQuery, Store, StoreError, VerdictQuery, open_store
+from profiler.store.schema import metadata
+from profiler.store.upgrade import HEAD, scripts, upgrade
+from tests.store.records import CLUSTER, T0, started
+
+REVISIONS = [script.revision for script in scripts().walk_revisions()][::-1]
+
+
+def definitions(connection: Connection) -> set[str]:
+    """How the database describes its tables and indexes."""
+    if connection.dialect.name == "sqlite":
+        rows = connection.execute(text("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")).scalars()
+        found = {" ".join(row.replace("(false)", "false").split()) for row in rows}
+    else:
+        found = set(
+            connection.execute(text("SELECT indexdef FROM pg_indexes WHERE schemaname = 'public'")).scalars()
+        )
+    return {one for one in found if "alembic_version" not in one and "sqlite_stat" not in one}
+
+
+def test_the_numbers_are_in_order() -> None:
+    assert sorted(REVISIONS) == REVISIONS and REVISIONS[-1] == HEAD
+    assert isinstance(scripts(), ScriptDirectory)
+
+
+@pytest.mark.parametrize("revision", ["", *REVISIONS])
+def test_upgrade_from_each_earlier_schema(new_url: Callable[[], str], revision: str) -> None:
+    upgraded, made = open_store(new_url()), open_store(new_url())
+    upgraded.engines.create()
+    if revision:
+        with upgraded.writing("test", checked=False) as connection:
+            upgrade(connection, "test", to=revision)
+    assert upgraded.version() == revision
+    assert upgraded.migrate() == (revision, HEAD)
+    assert upgraded.migrate() == (HEAD, HEAD)
+    upgraded.check()
+    made.engines.create()
+    with made.writing("test", checked=False) as connection:
+        metadata.create_all(connection)
+        expected = definitions(connection)
+    with upgraded.writing("test") as connection:
+        context = MigrationContext.configure(
+            connection, opts={"compare_type": True, "compare_server_default": False}
+        )
+        differences = [one for one in compare_metadata(context, metadata) if "sqlite_stat" not in str(one)]
+        assert differences == []
+        assert definitions(connection) == expected
+    upgraded.take([started()], T0)
+    upgraded.close()
+    made.close()
+
+
+def test_a_newer_schema_is_left_alone(store: Store) -> None:
+    store.take([started()], T0)
+    with store.writing("test") as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    calls: list[Callable[[], object]] = [lambda: store.take([started(2)], T0), store.migrate, store.check]
+    for call in calls:
+        with pytest.raises(StoreError, match="9999") as refused:
+            call()
+        assert refused.value.kind == "newer" and "Install that gsub" in refused.value.next
+
+
+def test_a_store_without_tables_says_so(url: str) -> None:
+    store = open_store(url)
+    store.engines.create()
+    calls: list[Callable[[], object]] = [
+        lambda: store.take([started()], T0),
+        lambda: store.job(CLUSTER, 1),
+        store.check,
+    ]
+    for call in calls:
+        with pytest.raises(StoreError) as refused:
+            call()
+        assert refused.value.kind == "older" and "gsub admin db upgrade" in refused.value.next
+    store.close()
+
+
+def test_a_failed_upgrade_leaves_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from alembic import op
+
+    store, made = open_store(url), op.create_index
+
+    def fails(name: str, *rest: Any, **more: Any) -> None:
+        if name == "ix_smoke_at":
+            raise OSError(28, "No space left on device")
+        made(name, *rest, **more)
+
+    monkeypatch.setattr(op, "create_index", fails)
+    with pytest.raises(StoreError) as failed:
+        store.migrate()
+    assert failed.value.kind == "full" and store.version() == ""
+    monkeypatch.undo()
+    assert store.migrate() == ("", HEAD)
+    store.close()
+
+
+LISTS: dict[str, Callable[[Store], object]] = {
+    "all": lambda store: store.jobs(JobQuery(cluster=CLUSTER, cursor="MTcuMCA1")),
+    "in a week": lambda store: store.jobs(JobQuery(cluster=CLUSTER, since=5, until=9)),
+    "uid": lambda store: store.jobs(JobQuery(cluster=CLUSTER, uid=5, cursor="MTcuMCA1")),
+    "uid, state": lambda store: store.jobs(JobQuery(cluster=CLUSTER, uid=5, state="FAILED")),
+    "uid, account": lambda store: store.jobs(JobQuery(cluster=CLUSTER, uid=5, account="a")),
+    "user": lambda store: store.jobs(JobQuery(cluster=CLUSTER, user="a", since=5)),
+    "account": lambda store: store.jobs(JobQuery(cluster=CLUSTER, account="a")),
+    "account, state": lambda store: store.jobs(JobQuery(cluster=CLUSTER, account="a", state="FAILED")),
+    "state": lambda store: store.jobs(JobQuery(cluster=CLUSTER, state="FAILED", cursor="MTcuMCA1")),
+    "events": lambda store: store.events(EventQuery(cluster=CLUSTER, node="n", cursor="MTcuMCA1")),
+    "verdicts": lambda store: store.verdicts(VerdictQuery(cluster=CLUSTER)),
+    "verdicts, uid": lambda store: store.verdicts(VerdictQuery(cluster=CLUSTER, uid=5)),
+    "verdicts, job": lambda store: store.verdicts(VerdictQuery(cluster=CLUSTER, job_id=5)),
+    "wanting": lambda store: store.wanting(CLUSTER, 5, 1.0),
+    "nodes": lambda store: store.nodes(CLUSTER),
+    "id of a task": lambda store: store.id_of(CLUSTER, 5, task=3),
+    "purge": lambda store: store.purge(T0, 5, 5),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_sqlite_reads_no_table_from_end_to_end(other_url: Callable[[str], str], name: str) -> None:
+    """By the plans that SQLite makes: no scan of a large table, and nothing sorted but a handful."""
+    store = open_store(other_url("sqlite"))
+    store.migrate()
+    store.take([started()], T0)
+    store.put_verdicts([Verdict(CLUSTER, 1, 0, "oom")], T0)
+    asked: list[tuple[str, Any]] = []
+    for engine in (store.engines.reader, store.engines.writer):
+        event.listen(engine, "before_cursor_execute", lambda *call: asked.append((call[2], call[3])))
+    LISTS[name](store)
+    plans = []
+    with store.reading("test") as connection:
+        for statement, values in list(asked):
+            if statement.startswith("SELECT") and "alembic_version" not in statement:
+                rows = connection.exec_driver_sql("EXPLAIN QUERY PLAN " + statement, values)
+                plans += [row[3] for row in rows]
+    store.close()
+    assert plans
+    for step in plans:
+        assert "TEMP B-TREE" not in step or "DISTINCT" in step, plans
+        assert not step.startswith("SCAN") or "node" in step.split()[1:2] or "node_check" in step, plans
+    if name not in ("verdicts, job", "nodes", "purge", "id of a task", "wanting"):
+        assert "COVERING INDEX" in plans[0], plans
