@@ -90,8 +90,9 @@ def test_disk_full_sqlite(small_disk: Path) -> None:
     assert (error.kind, taken > 3) == ("full", True)
     assert "Make room" in error.next and "Records cannot be written" in error.what
     holds(store, taken)
+    wide = tuple(map(float, range(2000)))
     with pytest.raises(StoreError):
-        store.take([started(taken + 1), series(taken + 1, cpus=tuple(map(float, range(2000))))] * 40, T0)
+        store.take([series(number, cpus=wide) for number in range(taken + 1, taken + 200)], T0)
     holds(store, taken)
     filler.unlink()
     store.take([started(taken + 1), usage(taken + 1), series(taken + 1)], T0)
