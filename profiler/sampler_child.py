@@ -49,7 +49,7 @@ Message = Calling | Read | Done | Unavailable
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer requests until there are no more."""
-    from profiler.nvml import NvmlReader
+    from profiler.readers import NodeReader
 
     encoder = msgspec.json.Encoder()
 
@@ -57,12 +57,12 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
         answers.write(encoder.encode(message) + b"\n")
         answers.flush()
 
-    reader: NvmlReader | None = None
+    reader: NodeReader | None = None
     try:
         for request in requests:
             leave_alone = frozenset(msgspec.json.decode(request, type=list[str]))
             if reader is None:
-                reader = NvmlReader(watch=lambda gpu, function: say(Calling(gpu, function)))
+                reader = NodeReader(watch=lambda gpu, function: say(Calling(gpu, function)))
             for gpu in reader.gpus(leave_alone):
                 say(Read(reader.read(gpu)))
             say(Done(reader.unreachable))
