@@ -298,11 +298,11 @@ class Agent:
     def _reconcile(self) -> None:
         now, node = self._clock.mono(), self._settings.node
         here = reconcile.traces(self._settings.slurmd_spool, node)
-        for job in self._reconciler.gone(self._jobs.running(), here, now):
+        for job in self._reconciler.gone(self._jobs.running(), here, now, self._jobs.known()):
             self._notices.happened("epilog_missed", "warning", f"job {job.job_id} left untold", job)
             self._jobs.gone(job)
             self._sampler.sample_soon()
-        if missed := self._reconciler.missed(tuple(self._jobs.known()), here, now):
+        if missed := self._reconciler.missed(self._jobs.known(), here, now):
             self._looking_up.ask(
                 lambda: reconcile.look_up(missed, node),
                 lambda found: self._found(missed, found),
@@ -327,6 +327,7 @@ class Agent:
 
     def _emit(self, event: msgspec.Struct) -> None:
         self._parts.spool.put(event)  # type: ignore[arg-type]
+        self._keep_health()  # an Xid comes once: an agent that is killed must not forget it
 
     def _keep_health(self) -> None:
         if self._health is not None:

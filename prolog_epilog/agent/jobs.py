@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -95,9 +95,9 @@ class Jobs:
         """The jobs that run here, with the monotonic time of their start."""
         return {job: entry.began for job, entry in self._entries.items() if entry.running}
 
-    def known(self) -> Iterable[JobRef]:
-        """All jobs, and those that ended lately."""
-        return self._entries.keys()
+    def known(self) -> dict[JobRef, float]:
+        """These, and the jobs that ended lately."""
+        return {job: entry.began for job, entry in self._entries.items()}
 
     def holder(self, gpu: GpuRef) -> JobRef | None:
         """The job that holds a GPU now; the last one to start where several share it. From any thread."""
@@ -192,6 +192,8 @@ class Jobs:
             return
         entry.end_hook = hook.path.name
         record = intake.ended(hook, cluster=self._settings.cluster, node=self._settings.node, job=entry.job)
+        if hook.counted and hook.job != entry.job:  # requeued: the 0 that Slurm tells then is no exit code
+            record = msgspec.structs.replace(record, exit_code=None, signal=None, derived_exit_code=None)
         if entry.started is not None and record.at < entry.started.at:  # the clock was set back in between
             record = msgspec.structs.replace(record, at=entry.started.at)
         self._end(entry, record)

@@ -146,10 +146,20 @@ class Reconciler:
         """Which attempt of a job Slurm had here at its last answer."""
         return self._named.get(job_id)
 
-    def gone(self, jobs: Mapping[JobRef, float], traces: Collection[int], now: float) -> list[JobRef]:
-        """Those of our jobs that have left: told by both witnesses, or by a later attempt of the same job."""
+    def gone(
+        self,
+        jobs: Mapping[JobRef, float],
+        traces: Collection[int],
+        now: float,
+        known: Mapping[JobRef, float] | None = None,
+    ) -> list[JobRef]:
+        """Those of our jobs that have left: told by both witnesses, or by a later attempt of the same job.
+
+        `known` has those, too, that have ended, with their start.
+        """
+        known = {**(known or {}), **jobs}
         latest: dict[int, JobRef] = {}
-        for job in jobs:
+        for job in known:
             if job.job_id not in latest or job.restarts > latest[job.job_id].restarts:
                 latest[job.job_id] = job
         gone = []
@@ -159,7 +169,7 @@ class Reconciler:
             named = self._named.get(job.job_id)
             # A later attempt has the same sockets: then they speak for that one
             here = job.job_id in traces and (named is None or named == job.restarts)
-            if (successor != job and now - jobs[successor] >= self.grace) or (times >= 2 and not here):
+            if (successor != job and now - known[successor] >= self.grace) or (times >= 2 and not here):
                 gone.append(job)
         return gone
 

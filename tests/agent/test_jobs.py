@@ -209,9 +209,10 @@ def test_a_requeued_job_is_another_attempt(node: Node) -> None:
 def test_the_epilog_of_a_requeued_attempt_bears_the_count_of_the_next(node: Node) -> None:
     node.prolog(restarts=0)
     node.clock.pass_(10)
-    first = node.hook("epilog", restarts=1)
+    first = node.hook("epilog", restarts=1, SLURM_JOB_EXIT_CODE="0", SLURM_JOB_DERIVED_EC="0")
     node.jobs.take(first, None)
-    assert [record.job for record in node.spool.of(JobEnded)] == [JobRef(7, 0)]
+    (ended,) = node.spool.of(JobEnded)
+    assert ended.job == JobRef(7, 0) and ended.exit_code is ended.signal is ended.derived_exit_code is None
     node.clock.pass_(10)
     node.jobs.take(first, None)  # the same file, from the other folder
     node.start()

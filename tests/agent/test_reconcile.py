@@ -135,6 +135,11 @@ def test_a_later_attempt_ends_the_one_before() -> None:
     assert reconciler.gone(jobs, {7}, 560.0) == [JobRef(7, 0)]
 
 
+def test_a_later_attempt_that_has_ended_does_so_too() -> None:
+    known = {JobRef(7, 0): 0.0, JobRef(7, 1): 500.0}
+    assert Reconciler(grace=60).gone({JobRef(7, 0): 0.0}, (), 560.0, known) == [JobRef(7, 0)]
+
+
 def test_the_sockets_of_a_later_attempt_do_not_speak_for_the_one_before() -> None:
     reconciler, jobs = Reconciler(), {JobRef(7, 0): 0.0}
     for number in range(2):
