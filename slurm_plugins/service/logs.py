@@ -37,4 +37,5 @@ def log_to_stderr(program: str, *, verbose: bool) -> None:
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(logging.DEBUG if verbose else logging.INFO)
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    for chatty in ("asyncio", "alembic"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -69,11 +69,11 @@ def kept(
     folder: Path, munged: Munged, store: str | None = None, *, every: float = 30.0, slurm: Path | None = None
 ) -> Iterator[Kept]:
     """Run one, with its state in `folder`, and end it."""
-    site = SiteFile(write_site(folder, munged.socket, store, slurm=slurm))
+    site = SiteFile(write_site(folder, munged.socket, slurm=slurm))
     loop = asyncio.new_event_loop()
     env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
     keeping = Keeping(
-        Keep(("127.0.0.1", 0)),
+        Keep(("127.0.0.1", 0), store),
         site=lambda: site.taken,
         site_path=site.path,
         state=folder,

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from slurm_plugins.service import keeping
 from tests.agent.munged import Munged, munged
 from tests.keeper.door import batch
 from tests.keeper.keeping import PATIENCE, Kept, kept, write_site
+from tests.store.postgres import Postgres
 from tests.store.records import ended, started
 
 
@@ -203,3 +205,27 @@ def test_decisions_of_gsubd_come_over(tmp_path: Path, munge: Munged):
         with journal.open("a") as file:
             file.write(json.dumps(line | {"decision": "d-2"}) + "\n")
         until(lambda: stored() == {"d-1", "d-2"}, "the next one is not")
+
+
+def test_a_database_that_goes_away_and_comes_back_loses_nothing(tmp_path: Path, munge: Munged):
+    with tempfile.TemporaryDirectory(prefix="gsub-pg-") as folder:
+        server = Postgres(Path(folder))
+        server.start()
+        url = server.database()
+        try:
+            with kept(tmp_path, munge, url) as one:
+                deliver(one, started(1))
+                server.stop("immediate")
+                body = batch(started(2), ended(1))
+                service = one.service()
+                for _ in range(3):
+                    assert service.ask("POST", "/v1/records", body).status == 503
+                assert service.ask("GET", "/v1/jobs/1").status == 503
+                assert service.ask("GET", "/healthz").status == 503
+                server.start()
+                until(lambda: service.ask("POST", "/v1/records", body).status == 200, "it does not recover")
+                found = json.loads(service.ask("GET", "/v1/jobs").body)["jobs"]
+                assert {job["job_id"] for job in found} == {1, 2}
+                assert one.keeping.starts == 1, "it was no reason to start anew"
+        finally:
+            server.stop("immediate")

@@ -44,3 +44,6 @@ class Counts:
         self.decisions = registry.counter(
             "gsub_decisions_stored_total", "Lines of the decisions' journal that are in the store."
         )
+        self.mails = registry.counter(
+            "gsub_receipts_mailed_total", "Receipts by mail, by how they ended.", ["how"]
+        )

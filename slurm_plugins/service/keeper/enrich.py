@@ -70,7 +70,7 @@ class ChildSlurm:
 
 
 class Enrichment:
-    """Looks again and again; `run` ends only by being cancelled."""
+    """Looks again and again; `run` ends only by being cancelled. `told` hears the facts that are in the store."""
 
     def __init__(
         self,
@@ -81,6 +81,7 @@ class Enrichment:
         site: Taken,
         site_path: str,
         every: float,
+        told: Callable[[Sequence[JobFacts]], object] = lambda facts: None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._slurm = slurm
@@ -89,6 +90,7 @@ class Enrichment:
         self._site = site
         self._site_path = site_path
         self._every = every
+        self._told = told
         self._now = now
         self._running: Running | None = None
         self._seen = 0.0
@@ -139,6 +141,7 @@ class Enrichment:
         store = self._storing.store
         told = await self._storing.write("enrich", lambda: store.enrich(facts, at))
         self._counts.enriched.add(by=told)
+        self._told(facts)
 
     def _say(self, what: str, detail: str) -> None:
         """A trouble once, and once that it is over."""
