@@ -210,6 +210,8 @@ class Service:
     def _check(self, seal: str, digest: bytes, status: int) -> None:
         if not seal:
             why = f"its answer (status {status}) has no seal"
+            if status == 401:  # it cannot tell whom it would seal for
+                why += "; the MUNGE keys or the clocks of both hosts may differ"
         else:
             try:
                 credential = self._munge.decode(seal)

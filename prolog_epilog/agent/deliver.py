@@ -51,6 +51,9 @@ _OUTCOMES: dict[int, _Outcome] = {
 500 on "broken": perhaps by one record, which must not hold up the others."""
 
 
+_UNWANTED = (401, 403)  # also without a seal: it changes no more than how long we wait
+
+
 class Asking(Protocol):
     """The service: `profiler.sealed.Service`."""
 
@@ -196,7 +199,7 @@ class Delivery(threading.Thread):
         try:
             answer = self._service.ask("POST", TARGET, body, timeout=timeout and min(timeout, 10.0))
         except ServiceError as error:
-            return "busy", str(error)
+            return "refused" if error.status in _UNWANTED else "busy", str(error)
         outcome = _OUTCOMES.get(answer.status) or ("refused" if answer.status < 500 else "broken")
         why = f"the service answers {answer.status}: {answer.body[:300].decode(errors='replace')}"
         if outcome == "taken":

@@ -207,6 +207,7 @@ FAILURES: dict[str, Callable[[], Answer]] = {
     "unreachable": lambda: _raise(ServiceError("unreachable", "nobody there")),
     "timeout": lambda: _raise(ServiceError("timeout", "too slow")),
     "unsealed": lambda: _raise(ServiceError("unsealed", "somebody else", 200)),
+    "unwanted": lambda: _raise(ServiceError("unsealed", "other clocks", 401)),
     "no-munge": lambda: _raise(ServiceError("munge", "no munged")),
     "bug": lambda: _raise(RuntimeError("a bug of ours")),
     "busy": lambda: Answer(503, b""),
@@ -242,6 +243,22 @@ def test_whatever_the_service_does_nothing_is_lost_and_it_is_told_once(spool, sh
     assert {record.id for record in shop.kept.values()} == {record.id for record in put}
     until(lambda: "delivered again" in caplog.text)
     assert caplog.text.count("cannot be delivered now") == 1
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_what_a_person_must_mend_is_tried_again_slowly(spool, deliver, monkeypatch, name):
+    slowly: list[bool] = []
+
+    def recorded(self: Backoff, *, slow: bool = False) -> float:
+        slowly.append(slow)
+        return 0.0
+
+    monkeypatch.setattr(Backoff, "next", recorded)
+    spool.put(started(1))
+    deliver(Fake(lambda body: FAILURES[name]()))
+    until(lambda: slowly)
+    people = {"unwanted", "unauthorised", "forbidden", "other-cluster", "not-there", "redirect"}
+    assert slowly[0] == (name in people)
 
 
 def test_what_was_taken_but_not_acknowledged_is_sent_again_and_there_once(spool, shop, deliver):

@@ -190,6 +190,13 @@ def test_an_answer_whose_seal_is_not_the_services_is_no_answer(munge, server, se
     assert failure.value.status == 201
 
 
+def test_a_credential_that_is_not_taken_says_where_to_look(munge, server):
+    server.reply = lambda asked: (401, b"")
+    server.seal = lambda *of: ""
+    with pytest.raises(ServiceError, match="keys or the clocks of both hosts"):
+        Service(server.url, munge, {ME}).ask("GET", "/")
+
+
 def test_a_good_seal_is_good_for_one_answer_only(munge, server):
     seals: list[str] = []
 
