@@ -53,9 +53,11 @@ def gpu_lost(view: GpuView, limits: Limits) -> Iterator[Finding]:
         yield Finding(limits.judge(seconds), detail, uuid or "driver", uuid)
     if DRIVER not in view.hung_for and view.sample.state == "ok":
         yield Finding("ok", "the driver answers", "driver")
-    if view.sample.unreachable:
-        detail = f"{view.sample.unreachable} GPUs that the driver counts cannot be asked who they are"
-        yield Finding("error", detail, "unreachable")
+    nameless = view.sample.unreachable
+    if nameless:
+        yield Finding("error", f"{nameless} of the driver's GPUs cannot be asked who they are", "nameless")
+    elif view.sample.state == "ok":
+        yield Finding("ok", "all GPUs say who they are", "nameless")
 
 
 def ecc_uncorrected(view: GpuView, limits: Limits) -> Iterator[Finding]:

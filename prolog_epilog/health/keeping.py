@@ -100,9 +100,9 @@ class Conditions:
         return tuple(changes)
 
     def reasons(self) -> tuple[str, ...]:
-        """Why new jobs are kept off this node; none: they are not. Each names its check."""
+        """Why new jobs are kept off this node; none: they are not. Each names its check (the prolog adds "gsub: ")."""
         return tuple(
-            f"gsub: {name}: {condition.reason}"
+            f"{name}: {condition.reason}"
             for name, subjects in self._conditions.items()
             for condition in subjects.values()
             if condition.draining

@@ -18,8 +18,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_it_says_until_when_and_why(folder):
-    DrainFile(folder / "drain").write("gsub: gpu_count: 7 of 8 GPUs answer", 1000.7)
-    assert (folder / "drain").read_text() == f"v1 {1000 + int(EXPIRY)} gsub: gpu_count: 7 of 8 GPUs answer\n"
+    DrainFile(folder / "drain").write("gpu_count: 7 of 8 GPUs answer", 1000.7)
+    assert (folder / "drain").read_text() == f"v1 {1000 + int(EXPIRY)} gpu_count: 7 of 8 GPUs answer\n"
     assert stat.S_IMODE((folder / "drain").stat().st_mode) == 0o644
     assert [path.name for path in folder.iterdir()] == ["drain"]
 

@@ -129,7 +129,7 @@ def test_an_xid_of_the_hardware_drains_and_one_of_a_program_does_not(machine):
     event = machine.node.until(name="xid", state="error")
     assert (event.action, event.gpu.minor) == ("drain", 2)
     wait_until(machine.node.drain.exists)
-    assert "gsub: xid: GPU 2: Xid 79 (GPU has fallen off the bus)" in machine.node.drain.read_text()
+    assert "xid: GPU 2: Xid 79 (GPU has fallen off the bus)" in machine.node.drain.read_text()
 
 
 def test_a_driver_that_is_gone_is_a_count_of_none(machine):

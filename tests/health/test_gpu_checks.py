@@ -176,7 +176,7 @@ def test_a_driver_that_hangs_as_a_whole():
 
 
 def test_gpus_that_the_driver_counts_but_cannot_name():
-    assert judge("gpu_lost", sample(reading(0), unreachable=1))["unreachable"].state == "error"
+    assert judge("gpu_lost", sample(reading(0), unreachable=1))["nameless"].state == "error"
 
 
 def test_an_xid_of_the_hardware_counts_until_the_boot_and_a_warning_for_an_hour():

@@ -149,7 +149,7 @@ def test_it_drains_with_a_named_reason_where_the_site_says_so_and_lifts_it(node)
     assert node.until(name="gpu_count").action == "drain"
     wait_until(node.drain.exists)
     version, expiry, reason = node.drain.read_text().rstrip("\n").split(" ", 2)
-    assert (version, reason) == ("v1", "gsub: gpu_count: 7 of 8 GPUs answer")
+    assert (version, reason) == ("v1", "gpu_count: 7 of 8 GPUs answer")
     assert 500 < int(expiry) - time.time() <= 600
     node.feed(*EIGHT, times=3)
     assert node.until(name="gpu_count", state="ok").action == "undrain"
@@ -329,10 +329,10 @@ def test_a_new_agent_goes_on_where_the_old_one_was(node):
     node.start(ENFORCE + NO_CHILDREN, msgspec.json.decode(text, type=HealthState), slurm_gpus=lambda: 8)
     node.feed(*EIGHT[:7], times=2)
     assert len(node.events) == told  # nothing has changed: nothing is told
-    assert "gsub: gpu_count" in node.drain.read_text()
+    assert "gpu_count" in node.drain.read_text()
     node.feed(*EIGHT, times=3)
     assert node.until(name="gpu_count", state="ok").action == "undrain"
-    wait_until(lambda: "gsub: xid: GPU 0: Xid 64" in node.drain.read_text())
+    wait_until(lambda: "xid: GPU 0: Xid 64" in node.drain.read_text())
 
 
 def test_after_a_boot_what_was_wrong_is_well_when_it_looks_well(node):
