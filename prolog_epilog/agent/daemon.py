@@ -304,7 +304,7 @@ class Agent:
             self._sampler.sample_soon()
         if missed := self._reconciler.missed(self._jobs.known(), here, now):
             self._looking_up.ask(
-                lambda: reconcile.look_up(missed, node),
+                lambda: reconcile.look_up(missed, self._settings.cluster, node),
                 lambda found: self._found(missed, found),
                 lambda _: self._found(missed, {}),
             )

@@ -27,6 +27,7 @@ _KEYS = frozenset(
         "CUDA_VISIBLE_DEVICES",
         "ROCR_VISIBLE_DEVICES",
         "SLURMD_NODENAME",
+        "SLURM_CLUSTER_NAME",
         "SLURM_JOB_ACCOUNT",
         "SLURM_JOB_GID",
         "SLURM_JOB_GPUS",
@@ -50,11 +51,13 @@ def traces(spool: Path, node: str, unix: Path = Path("/proc/net/unix")) -> froze
         there = {entry.name for entry in spool.iterdir() if name.fullmatch(entry.name)}
         if not there:
             return frozenset()
-        # The path as the daemon bound it: in a chroot or a mount namespace it starts elsewhere, its end is the same
         text = unix.read_text(encoding="utf-8", errors="replace")
-        open_now = {line.rpartition("/")[2].strip() for line in text.splitlines() if "/" in line}
+        folders = {str(spool), str(spool.resolve())}
     except OSError:
         return frozenset()
+    # As the daemon bound it, so with the folder: nodes of several clusters may share a machine, and a name
+    bound = (line[line.index("/") :].rpartition("/") for line in text.splitlines() if "/" in line)
+    open_now = {name for folder, _, name in bound if folder in folders}
     return frozenset(int(entry[len(node) + 1 :].partition(".")[0]) for entry in there & open_now)
 
 
@@ -67,7 +70,7 @@ class Found:
     env: Mapping[str, str]
 
 
-def look_up(jobs: Collection[int], node: str, proc: Path = Path("/proc")) -> dict[int, Found]:
+def look_up(jobs: Collection[int], cluster: str, node: str, proc: Path = Path("/proc")) -> dict[int, Found]:
     """What the processes that step daemons started tell of these jobs. May be held up by a process that hangs.
 
     Only a daemon's own children are looked at: what a user starts further down may say what it likes.
@@ -94,7 +97,8 @@ def look_up(jobs: Collection[int], node: str, proc: Path = Path("/proc")) -> dic
             job = JobRef(int(env["SLURM_JOB_ID"]), min(int(env.get("SLURM_RESTART_COUNT", "0")), 1 << 20))
         except (OSError, ValueError, KeyError):
             continue
-        if job.job_id in jobs and env.get("SLURMD_NODENAME", node) == node:
+        ours = env.get("SLURMD_NODENAME", node) == node and env.get("SLURM_CLUSTER_NAME", cluster) == cluster
+        if job.job_id in jobs and ours:
             found.setdefault(job.job_id, Found(job, uid, env))
     return found
 

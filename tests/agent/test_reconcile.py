@@ -57,9 +57,13 @@ def test_step_daemons_show_by_their_open_sockets(tmp_path: Path, sockets: list[s
     unix = tmp_path / "unix"
     lines = ["Num RefCount Protocol Flags Type St Inode Path", "0: 2 0 0 1 01 9 @/abstract/n1_77.0"]
     lines += [f"0000000000000000: 00000002 0 00010000 0001 01 1 {spool}/{name}" for name in names]
+    listen(sockets, spool / "n1_14.0")  # open, but in another cluster's folder
+    lines += ["0000000000000000: 00000002 0 00010000 0001 01 1 /elsewhere/d/n1_14.0"]
     unix.write_text("\n".join(lines) + "\n")
     assert traces(spool, "n1", unix) == {7, 8}
     assert traces(spool, "n12", unix) == {9}
+    (tmp_path / "link").symlink_to(spool)
+    assert traces(tmp_path / "link", "n1", unix) == {7, 8}
     assert traces(tmp_path / "none", "n1", unix) == frozenset()
 
 
@@ -159,13 +163,14 @@ def test_a_job_is_looked_up_by_what_its_step_daemon_started(tmp_path: Path) -> N
     process(11, "bash) S 10 (", 10, {**job, "SLURM_RESTART_COUNT": "2", "SLURM_JOB_GPUS": "3"})
     process(12, "python", 11, {**job, "SLURM_RESTART_COUNT": "99"})  # the user's own
     process(13, "bash", 10, {**job, "SLURM_JOB_ID": "8", "SLURMD_NODENAME": "n2"})
+    process(14, "bash", 10, {**job, "SLURM_JOB_ID": "9", "SLURM_CLUSTER_NAME": "other"})
     (tmp_path / "self").mkdir()
-    found = look_up([7, 8, 9], "n1", tmp_path)
+    found = look_up([7, 8, 9], "lab", "n1", tmp_path)
     assert set(found) == {7} and found[7].job == JobRef(7, 2) and found[7].uid == os.getuid()
     assert found[7].env["SLURM_JOB_GPUS"] == "3" and "SECRET" not in found[7].env
 
 
 def test_looking_up_in_a_real_proc_ends() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        assert look_up([7], "n1") == {}
+        assert look_up([7], "no-such-cluster", "n1") == {}
         process.communicate(b"\n")
