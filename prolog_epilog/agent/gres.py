@@ -80,12 +80,24 @@ def parse(text: str) -> Gres:
         shared |= match["name"] in _SHARES and count > 0
         if match["name"] != "gpu" or len(gpus) + count > _MAX_GPUS:
             continue
-        files = () if match["files"] == "(null)" else tuple(match["files"].split(","))
+        files = () if match["files"] == "(null)" else _files(match["files"])
         if gpus and files and all(_CAPABILITY.search(file) for file in files):
             gpus[-1] = GresGpu(gpus[-1].files + files, gpus[-1].type)
+        elif files and count == len(files):  # a line for a whole range of files
+            gpus += [GresGpu((file,), kind) for file in files]
         else:
             gpus += [GresGpu(files, kind)] * (count if not files else 1)
     return Gres(tuple(gpus), shared)
+
+
+def _files(text: str) -> tuple[str, ...]:
+    """Paths as slurmd prints them, ranges spelt out: "/dev/nvidia[1,3-5]"."""
+    files: list[str] = []
+    for path in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
+        match = re.fullmatch(r"([^\[]*)\[([0-9,-]+)\]", path)
+        numbers = _numbers(match[2]) if match else None
+        files += [f"{match[1]}{number}" for number in numbers] if match and numbers else [path]
+    return tuple(files[:_MAX_GPUS])
 
 
 def capabilities(text: str) -> Capabilities:
@@ -155,6 +167,29 @@ class NodeGpus:
         """Whether jobs can have parts of a GPU here: Slurm does not tell a prolog which job has."""
         return self._gres is not None and self._gres.shared
 
+    def count(self) -> int | None:
+        """How many whole GPUs slurmd has here; None where it has not told. Asks nobody."""
+        gres = self._gres
+        if gres is None:
+            return None
+        whole = {self._minor(gpu) or f"without a file: {place}" for place, gpu in enumerate(gres.gpus)}
+        return len(whole)
+
+    def _minor(self, gpu: GresGpu) -> str:
+        """What tells a whole GPU from another: its device file's number, also for an instance; "" without one."""
+        for file in gpu.files:
+            match = _CAPABILITY.search(file)
+            if match is None:
+                return str(minor_of(file)) if file[-1:].isdigit() else file
+            return str((self._listed().get(int(match[1])) or _computed(int(match[1])))[0])
+        return ""
+
+    def _listed(self) -> Capabilities:
+        try:
+            return capabilities(self._mig_minors.read_text())
+        except OSError:
+            return {}
+
     def of(self, env: Mapping[str, str], sample: GpuSample | None) -> tuple[GpuRef, ...] | None:
         """A job's GPUs by the variables of its prolog and a look at the node; None where they are not known.
 
@@ -198,10 +233,7 @@ class NodeGpus:
 
     def _instance(self, caps: Sequence[int], there: Sequence[GpuIdentity]) -> GpuRef | None:
         """The MIG instance with these capability files; None if nobody has looked at the GPU yet."""
-        try:
-            listed: Capabilities = capabilities(self._mig_minors.read_text())
-        except OSError:
-            listed = {}
+        listed = self._listed()
         places = [listed.get(cap) or _computed(cap) for cap in caps]
         gpu, instance, _ = places[0]
         compute = next((place[2] for place in places if place[2] is not None), None)
