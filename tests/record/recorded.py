@@ -21,6 +21,7 @@ from site_configs.site import load_site
 
 T = TypeVar("T")
 PATIENCE = 90.0
+_UNDER_WAY = (None, "PENDING", "RUNNING", "COMPLETING", "SUSPENDED")
 _LOAD = Path(__file__).with_name("load.py")
 _ASK = """
 import os, sys
@@ -147,7 +148,8 @@ class Recorded:
 
         def look() -> JobSummary | None:
             found = [each for each in self.jobs() if (each.job_id, each.restarts) == (job, restarts)]
-            return found[0] if found and found[0].complete and found[0].state else None
+            ended = found and found[0].complete and found[0].state not in _UNDER_WAY
+            return found[0] if ended else None
 
         self.wait_for(f"the record of job {job}, attempt {restarts}", look)
         return self._get(f"/v1/jobs/{job}/usage?restarts={restarts}", Usage)
