@@ -13,7 +13,7 @@ from profiler.records import GpuSeries, GpuUse, JobSeries, JobUsage, NodeEvent, 
 from profiler.store.bulk import chunks, insert_new, lock, upsert
 from profiler.store.merge import Attempt, Batch, Changes, clean, encoded, merged_node, newer_series, told_by
 from profiler.store.schema import gpu_usage, job, job_node, node, node_check, node_event, series, verdict
-from profiler.store.sums import JOB_SUMS, job_sums, told_gpus
+from profiler.store.sums import JOB_SUMS, NODE_SUMS, job_sums, told_gpus
 
 __all__ = ["by_job", "find_jobs", "own_verdicts", "packed", "settle", "take", "unpacked", "write"]
 
@@ -51,7 +51,24 @@ _FIND = select(job.c.pk, job.c.job_id, job.c.restarts, *(job.c[name] for name in
 _FIND_WHOLE = select(job).where(
     job.c.cluster == bindparam("cluster_"), job.c.job_id.in_(bindparam("ids", expanding=True))
 )
-_NODES = select(job_node).where(job_node.c.job.in_(bindparam("jobs", expanding=True)))
+_SUMMED: Final = (
+    "started_at",
+    "ended_at",
+    "since",
+    "gpus",
+    *_OUTCOME,
+    *NODE_SUMS,
+    "cpu_seconds",
+    "memory_peak_bytes",
+)
+"""The columns of job_node that its job's row is made from: a job may have a thousand nodes, and one of them speaks."""
+_NODES = select(job_node.c.job, job_node.c.node, *(job_node.c[name] for name in _SUMMED)).where(
+    job_node.c.job.in_(bindparam("jobs", expanding=True))
+)
+_TOUCHED = select(job_node).where(
+    job_node.c.job.in_(bindparam("jobs", expanding=True)),
+    job_node.c.node.in_(bindparam("nodes", expanding=True)),
+)
 _SERIES = select(
     series.c.job, series.c.node, series.c.serial, series.c.final, series.c.at, series.c.since
 ).where(series.c.job.in_(bindparam("jobs", expanding=True)))
@@ -85,13 +102,14 @@ def _take_jobs(connection: Connection, told: Mapping[Attempt, Changes], at: floa
     jobs = _attempts(connection, told, at)
     keys = {row["pk"]: key for key, row in jobs.items()}
     stored = by_job(connection, list(keys))
+    touched = _touched(connection, {pk: told[key] for pk, key in keys.items() if stored[pk]})
     rows: list[dict[str, Any]] = []
     gpus: list[dict[str, Any]] = []
     outdated: list[dict[str, Any]] = []
     for pk, key in keys.items():
         changes, nodes = told[key], stored[pk]
         for name in changes.nodes():
-            before = nodes.get(name)
+            before = touched.get((pk, name))
             row, new_usage = merged_node(before, changes, name)
             row |= {"job": pk, "node": name}
             nodes[name] = row
@@ -161,13 +179,24 @@ def find_jobs(
     return [dict(row) for row in connection.execute(statement, {"cluster_": cluster, "ids": ids}).mappings()]
 
 
-def by_job(connection: Connection, jobs: Sequence[int]) -> dict[int, dict[str, dict[str, Any]]]:
-    """The rows of job_node of these jobs, by job and node."""
-    nodes: dict[int, dict[str, dict[str, Any]]] = {pk: {} for pk in jobs}
+def by_job(connection: Connection, jobs: Sequence[int]) -> dict[int, dict[str, Mapping[str, Any]]]:
+    """What `settle` needs of the nodes of these jobs, by job and node."""
+    nodes: dict[int, dict[str, Mapping[str, Any]]] = {pk: {} for pk in jobs}
     for some in chunks(jobs):
-        for row in connection.execute(_NODES, {"jobs": some}).mappings():
-            nodes[row["job"]][row["node"]] = dict(row)
+        for row in connection.execute(_NODES, {"jobs": some}):
+            nodes[row[0]][row[1]] = dict(zip(_SUMMED, row[2:], strict=True))
     return nodes
+
+
+def _touched(connection: Connection, told: Mapping[int, Changes]) -> dict[tuple[int, str], dict[str, Any]]:
+    """The rows of job_node that a batch speaks of, and a few more."""
+    found: dict[tuple[int, str], dict[str, Any]] = {}
+    for jobs in chunks(list(told)):
+        names = sorted({name for pk in jobs for name in told[pk].nodes()})
+        for nodes in chunks(names):
+            for row in connection.execute(_TOUCHED, {"jobs": jobs, "nodes": nodes}).mappings():
+                found[row["job"], row["node"]] = dict(row)
+    return found
 
 
 def settle(row: dict[str, Any], nodes: Sequence[Mapping[str, Any]], since: float | None = None) -> None:

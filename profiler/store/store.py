@@ -30,7 +30,6 @@ from profiler.store.errors import StoreError, told
 from profiler.store.facts import JobFacts, Wanted
 from profiler.store.queries import EventQuery, JobQuery, VerdictQuery
 from profiler.store.retention import Purged
-from profiler.store.statistics import tidy
 
 __all__ = ["Store", "open_store"]
 
@@ -194,11 +193,6 @@ class Store:
     def backup(self, path: Path) -> Copied:
         """Copy all to a file (mode 0600), while others go on writing; what that was."""
         return back_up(self._engines, path)
-
-    def tidy(self) -> None:
-        """Have the database look at what it holds, so that it goes on finding it quickly; daily is often enough."""
-        with self.writing("The store cannot be tidied.") as connection:
-            tidy(connection)
 
     # Transactions
 
