@@ -61,7 +61,9 @@ class Door:
         collector = Collector(
             CLUSTER, lambda records, at: self.storing.store.take(records, at), lambda: self.running
         )
-        self.app = App(endpoints(CLUSTER, self.storing, collector, self.counts, text), self.gate, self.counts)
+        self.app = App(
+            endpoints(CLUSTER, self.storing, collector, self.counts, document=text), self.gate, self.counts
+        )
 
     def credential(self, uid: int, method: str, target: str, body: bytes = b"") -> str:
         return self.key.munge(uid).encode(request_digest(method, target, body))

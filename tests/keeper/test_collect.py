@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 
 from profiler.records import JobRef, JobStarted, Record
 from profiler.store.errors import StoreError
+from slurm_plugins.service.keeper import routes
 from slurm_plugins.service.keeper.collect import Running
-from tests.keeper.door import ADA, CLUSTER, OPERATOR, Door, batch
+from tests.keeper.door import ADA, CLUSTER, OPERATOR, PATIENCE, Door, batch
 from tests.store.records import ended, series, started, usage
 
 
@@ -168,3 +170,42 @@ def test_what_a_user_wrote_is_in_no_metric(door: Door):
 
 
 assert started(1).cluster == CLUSTER
+
+
+def test_a_batch_whose_node_has_stopped_waiting_is_left_to_its_next_try(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+):
+    """Else a store that is slow for a while works for nobody for ever."""
+    monkeypatch.setattr(routes, "_PATIENCE", 0.0)
+    free = threading.Event()
+
+    async def crowd() -> None:
+        busy = asyncio.ensure_future(door.storing.write("test", lambda: free.wait(PATIENCE)))
+        late = asyncio.ensure_future(door.bring(started(1, uid=ADA)))
+        while door.storing._writes < 2:
+            await asyncio.sleep(0.01)
+        free.set()
+        await busy
+        assert (await late).status == 503
+        monkeypatch.setattr(routes, "_PATIENCE", PATIENCE)
+        assert (await door.ask(0, "GET", "/v1/jobs/1")).status == 404
+        assert (await door.bring(started(1, uid=ADA))).status == 200
+
+    asyncio.run(crowd())
+
+
+def test_who_asks_too_much_at_once_is_sent_away(door: Door):
+    free = threading.Event()
+
+    async def crowd() -> None:
+        full = [
+            asyncio.ensure_future(door.storing.write("test", lambda: free.wait(PATIENCE))) for _ in range(64)
+        ]
+        await asyncio.sleep(0)
+        got = await door.bring(started(1, uid=ADA))
+        assert got.status == 503 and got.headers["retry-after"]
+        free.set()
+        await asyncio.gather(*full)
+        assert (await door.bring(started(1, uid=ADA))).status == 200
+
+    asyncio.run(crowd())

@@ -19,12 +19,13 @@ from slurm_plugins.client.protocol import JobId
 from slurm_plugins.client.resources import Hosts, Tres
 from slurm_plugins.client.states import ExitStatus, JobFlag, JobState
 from slurm_plugins.client.values import AccountingRecord, Job
+from slurm_plugins.service.keeper import enrich as enriching
 from slurm_plugins.service.keeper.ask import Question, Seen, ask
 from slurm_plugins.service.keeper.enrich import Enrichment
 from slurm_plugins.service.keeper.facts import of_accounting, of_job, running
 from slurm_plugins.service.site_watch import Taken
 from tests.client.fake import FakeClient
-from tests.keeper.door import ADA, OPERATOR, Door
+from tests.keeper.door import ADA, OPERATOR, PATIENCE, Door
 from tests.keeper.fakes import FakeSlurm
 from tests.store.records import T0, ended, started, usage
 
@@ -278,3 +279,43 @@ def test_what_is_wanted_is_asked_for(door: Door):
     assert isinstance(question, Question)
     assert set(question.wanted) == {JobRef(1), JobRef(2, 3)}
     assert asyncio.run(door.ask(OPERATOR, "GET", "/metrics")).body.count(b"gsub_enrich_looks_total") == 3
+
+
+def test_a_silent_slurm_is_asked_for_no_job_until_it_speaks(door: Door):
+    """What is asked in vain is asked ever more rarely: an outage must not use that up."""
+    asyncio.run(door.bring(started(1, uid=ADA)))
+    slurm = FakeSlurm()
+    one = enrichment(door, slurm)
+    for _ in range(3):
+        asyncio.run(one.once())
+    slurm.answer = lambda _: Seen(at=5.0)
+    asyncio.run(one.once())
+    one._now = lambda: time.time() + 7200
+    asyncio.run(one.once())
+    assert [len(question.wanted) for question in slurm.asked] == [1, 0, 0, 0, 1]
+
+
+def test_news_bring_the_next_look_forward(door: Door, monkeypatch: pytest.MonkeyPatch):
+    """A job's end is told of at once by its nodes; its state must not wait for a whole interval."""
+
+    monkeypatch.setattr(enriching, "_SOON", 0.0)
+
+    async def look() -> int:
+        slurm = FakeSlurm(lambda _: Seen(at=5.0))
+        site = Taken(Site(cluster="lab"), "")
+        one = Enrichment(slurm, door.storing, door.counts, site=site, site_path="", every=600.0)
+        running = asyncio.ensure_future(one.run())
+        try:
+            for number in range(1, 4):
+                while len(slurm.asked) < number:
+                    await asyncio.sleep(0.01)
+                await asyncio.sleep(0.05)
+                assert len(slurm.asked) == number, "without news it waits"
+                one.soon()
+            while len(slurm.asked) < 4:
+                await asyncio.sleep(0.01)
+        finally:
+            running.cancel()
+        return len(slurm.asked)
+
+    assert asyncio.run(asyncio.wait_for(look(), PATIENCE)) == 4

@@ -7,12 +7,13 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, Protocol
 
 import msgspec
 
 from profiler.store.errors import StoreError
-from profiler.store.facts import JobFacts
+from profiler.store.facts import JobFacts, Wanted
 from slurm_plugins.service.child import ChildError, ask_child
 from slurm_plugins.service.errors import one_line
 from slurm_plugins.service.keeper.ask import Question, Seen
@@ -33,6 +34,10 @@ _AT_ONCE: Final = 4000
 """Attempts of one look."""
 _OLD: Final = 4
 """Times the interval between looks after which nothing is concluded from the last one."""
+_SOON: Final = 1 / 3
+"""Part of the interval after which the next look may follow already, when there are news."""
+_REST: Final = 5.0
+"""Times that a look took until the next one, at least: slurmctld has other work."""
 _PART: Final = 500
 """Facts of one transaction: batches of records get their turn in between."""
 
@@ -94,6 +99,8 @@ class Enrichment:
         self._now = now
         self._running: Running | None = None
         self._seen = 0.0
+        self._silent = False
+        self._news = asyncio.Event()
         self.waiting: int | None = None
         """Attempts that were asked about at the last look."""
         self._said: dict[str, str] = {}
@@ -107,6 +114,7 @@ class Enrichment:
         """Look, tell the store, wait, again."""
         while True:
             began = time.monotonic()
+            self._news.clear()
             try:
                 await self.once()
             except (StoreError, RefusedError):
@@ -114,13 +122,24 @@ class Enrichment:
             except Exception:
                 # our bug: it must not end the looking for good
                 _log.exception("a fault while taking Slurm's word on jobs")
-            await asyncio.sleep(max(1.0, began + self._every - time.monotonic()))
+            took = time.monotonic() - began
+            soonest = max(self._every * _SOON, took * _REST)
+            await asyncio.sleep(soonest - took)
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._news.wait(), max(0.0, self._every - soonest))
+
+    def soon(self) -> None:
+        """A job has started or ended: do not wait the whole time for the next look."""
+        self._news.set()
 
     async def once(self) -> None:
         """One look. Raises StoreError, RefusedError."""
         cluster, store = self._site.site.cluster, self._storing.store
         now = self._now()
-        wanted = await self._storing.write("wanting", lambda: store.wanting(cluster, _AT_ONCE, now))
+        # Of a silent Slurm only a sign of life is wanted: what is asked in vain comes again ever later
+        wanted: Sequence[Wanted] = ()
+        if not self._silent:
+            wanted = await self._storing.write("wanting", lambda: store.wanting(cluster, _AT_ONCE, now))
         self.waiting = len(wanted)
         refs = tuple(one.job for one in wanted)
         began = time.monotonic()
@@ -132,6 +151,9 @@ class Enrichment:
             "Slurm's accounting does not answer, jobs are known by scontrol alone", seen.accounting_error
         )
         self._counts.looks.add("failed" if seen.error else "ok")
+        if self._silent and not seen.error:
+            self.soon()
+        self._silent = bool(seen.error)
         if seen.running is not None:
             self._running, self._seen = Running(seen.at, dict(seen.running)), began
         for first in range(0, len(seen.facts), _PART):

@@ -25,6 +25,7 @@ from slurm_plugins.service.keeper.counts import Counts
 from slurm_plugins.service.keeper.enrich import ChildSlurm, Enrichment, Slurm
 from slurm_plugins.service.keeper.journal import JournalReader
 from slurm_plugins.service.keeper.lifeline import Heart, watch_parent
+from slurm_plugins.service.keeper.mail import Mailer
 from slurm_plugins.service.keeper.openapi import text as document
 from slurm_plugins.service.keeper.refusal import RefusedError
 from slurm_plugins.service.keeper.routes import endpoints
@@ -39,6 +40,7 @@ _log = logging.getLogger("gsubd.keeper")
 _AGAIN: Final = 5.0
 """Seconds to the next try, where something is in the way."""
 _JOURNAL_SECONDS: Final = 5.0
+_MAIL_SECONDS: Final = 30.0
 _PURGE_FIRST: Final = 600.0
 _DAY: Final = 86400.0
 
@@ -71,6 +73,9 @@ class Keeper:
         self.site = site.site
         self.counts = Counts()
         self.storing = Storing(self.counts)
+        self.mailer = Mailer(
+            self.site.receipt, self.site.cluster, options.state / "mail.json", count=self._mailed
+        )
         self.enrichment = Enrichment(
             slurm or ChildSlurm(os.environ if env is None else env),
             self.storing,
@@ -78,6 +83,7 @@ class Keeper:
             site=site,
             site_path=site_path,
             every=options.every,
+            told=self.mailer.ended,
         )
         gate = Gate(munged, People(self.site.operators, self.site.service.user))
         collector = Collector(
@@ -85,12 +91,19 @@ class Keeper:
             self._take,
             self.enrichment.running,
         )
-        self.app = App(
-            endpoints(self.site.cluster, self.storing, collector, self.counts, document), gate, self.counts
+        answered = endpoints(
+            self.site.cluster,
+            self.storing,
+            collector,
+            self.counts,
+            document=document,
+            news=self.enrichment.soon,
         )
+        self.app = App(answered, gate, self.counts)
         self.address: tuple[str, int] | None = None
         """Where the API answers, once it does."""
         self._stop = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
         registry = self.counts.registry
         registry.gauge("gsub_store_ready", "1 while the store is open.", lambda: float(self.storing.ready))
         registry.gauge(
@@ -108,7 +121,7 @@ class Keeper:
 
     async def run(self) -> None:
         """Collect and answer until told to end."""
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
         heart = None
@@ -160,7 +173,7 @@ class Keeper:
         """The store opened, then all that is written to it without being asked."""
         async with self._alone():
             await self._open()
-            await asyncio.gather(self.enrichment.run(), self._decisions(), self._purge())
+            await asyncio.gather(self.enrichment.run(), self._decisions(), self._mail(), self._purge())
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
@@ -225,6 +238,24 @@ class Keeper:
                 return
             for record in records:
                 await self._put([record])
+
+    async def _mail(self) -> None:
+        """Receipts by mail, where the site wants them."""
+        while self.mailer.on:
+            await asyncio.sleep(_MAIL_SECONDS)
+            try:
+                await self.storing.aside(
+                    "mail", lambda: self.mailer.run_once(self.storing.store, time.time())
+                )
+            except (StoreError, OSError):
+                pass  # what waits is tried again
+            except Exception:
+                _log.exception("a fault while mailing receipts")
+
+    def _mailed(self, how: str) -> None:
+        """Count a mail; called from the thread that sends it."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self.counts.mails.add, how)
 
     async def _purge(self) -> None:
         """Remove what is older than the site keeps, once a day."""

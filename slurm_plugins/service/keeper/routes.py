@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from profiler.answers import Events, Jobs, JobSummary, Nodes, Series, Usage, Verdicts
+from profiler.records import JobEnded, JobStarted
 from profiler.store import CursorError, EventQuery, JobQuery, Store, VerdictQuery
 from profiler.store.queries import LIMIT
 from slurm_plugins.service.keeper.app import Answer, Endpoint, Request
@@ -28,6 +29,8 @@ from slurm_plugins.service.metrics import CONTENT_TYPE
 __all__ = ["QUESTIONS", "RECORDS", "Question", "endpoints"]
 
 _T = TypeVar("_T")
+_PATIENCE: Final = 6.0
+"""Seconds that a batch may wait for its turn: nodes wait 10 s for an answer."""
 
 _MAX_JOB: Final = 2**32 - 1
 
@@ -209,12 +212,21 @@ QUESTIONS: Final[tuple[Question, ...]] = (
 
 
 def endpoints(
-    cluster: str, storing: Storing, collector: Collector, counts: Counts, document: Callable[[], str]
+    cluster: str,
+    storing: Storing,
+    collector: Collector,
+    counts: Counts,
+    *,
+    document: Callable[[], str],
+    news: Callable[[], object] = lambda: None,
 ) -> tuple[Endpoint, ...]:
-    """All that the keeper answers; `document` makes the OpenAPI document's text."""
+    """All that the keeper answers.
+
+    `document` makes the OpenAPI document's text; `news` is called when a node has told of a job's start or end.
+    """
     asked = (Endpoint("GET", one.route, _asker(one, cluster, storing)) for one in QUESTIONS)
     return (
-        Endpoint("POST", RECORDS, _taker(storing, collector, counts)),
+        Endpoint("POST", RECORDS, _taker(storing, collector, counts, news)),
         *asked,
         Endpoint("GET", "/v1/openapi.json", _page(lambda: (200, document(), _JSON)), open=True),
         Endpoint("GET", "/healthz", _page(lambda: _health(storing)), open=True),
@@ -247,7 +259,9 @@ def _asker(question: Question, cluster: str, storing: Storing) -> Callable[[Requ
     return answer
 
 
-def _taker(storing: Storing, collector: Collector, counts: Counts) -> Callable[[Request], Awaitable[Answer]]:
+def _taker(
+    storing: Storing, collector: Collector, counts: Counts, news: Callable[[], object]
+) -> Callable[[Request], Awaitable[Answer]]:
     async def answer(request: Request) -> Answer:
         began = time.monotonic()
         if not request.proven().writes:
@@ -255,9 +269,13 @@ def _taker(storing: Storing, collector: Collector, counts: Counts) -> Callable[[
         read_query(request.query, ())
         if request.content_type.partition(";")[0].strip().lower() != _JSON:
             raise RefusedError(415, "records come as JSON", f"Send them with Content-Type: {_JSON}.")
-        collected = await storing.write("take", lambda: collector.collect(request.body, time.time()))
+        collected = await storing.write(
+            "take", lambda: collector.collect(request.body, time.time()), patience=_PATIENCE
+        )
         count(counts, collected, time.time())
         counts.batch_seconds.add(time.monotonic() - began)
+        if any(isinstance(record, JobStarted | JobEnded) for record in collected.records):
+            news()
         return Answer(200, msgspec.json.encode(collected.taken))
 
     return answer

@@ -85,13 +85,20 @@ class Storing:
         """Run a call that may take its time (purging) beside all others. Raises StoreError."""
         return await self._told(what, asyncio.get_running_loop().run_in_executor(self._slow, call))
 
-    async def write(self, what: str, call: Callable[[], _T]) -> _T:
-        """Run `call` where records are written, one after the other."""
+    async def write(self, what: str, call: Callable[[], _T], *, patience: float | None = None) -> _T:
+        """Run `call` where records are written, one after the other; not at all if its turn comes after `patience`.
+
+        Who has stopped waiting will ask again: to work for it now would only let the next ones wait too long.
+        """
         if self._writes >= _WRITES_WAITING:
             raise _busy()
+        asked = time.monotonic()
 
         def timed() -> _T:
             self._began = time.monotonic()
+            if patience is not None and self._began - asked > patience:
+                self._began = None
+                raise _busy()
             try:
                 return call()
             finally:
