@@ -81,6 +81,7 @@ class Jobs:
         self._meters: dict[JobRef, JobMeter] = {}
         self._reported: dict[JobRef, float] = {}
         self._saved: dict[JobRef, float] = {}
+        self._untold: dict[JobRef, list[Record]] = {}  # last reports that are in memory only
         self._heard: dict[
             JobRef, float
         ] = {}  # when an end was learnt of: its last sample is waited for from then on
@@ -202,7 +203,8 @@ class Jobs:
         """The attempt whose end an epilog tells; None for one that is not known.
 
         The epilog of an attempt that is requeued bears the restart count of the next one, which slurmctld has counted
-        by then (seen on 22.05.8). Attempts follow each other: where one of before is still open, it is that one.
+        by then (seen on 22.05.8, 24.11.5 and 26.05.5). Attempts follow each other: where one of before is still open,
+        it is that one.
         """
         same = [entry for entry in self._entries.values() if entry.job.job_id == hook.job.job_id]
         for entry in same:
@@ -296,6 +298,11 @@ class Jobs:
             if not self._is_told(entry) and now - self._saved.setdefault(job, now) >= SAVE_EVERY:
                 self._tell(entry)
                 self._try_save(entry)
+            if job in self._untold and now - self._saved.setdefault(job, now) >= SAVE_EVERY:
+                self._untold[job] = [record for record in self._untold[job] if not self._spool.put(record)]
+                if not self._untold[job]:
+                    del self._untold[job]
+                self._try_save(entry)
             if entry.closed is not None:
                 if self._is_told(entry) and not 0 <= self._clock.wall() - entry.closed < REMEMBER:
                     self._forget(entry)
@@ -327,7 +334,10 @@ class Jobs:
     def _finish(self, entry: Entry, note: str = "") -> None:
         """The last report of a job that has ended."""
         if not entry.final and entry.started is not None:
-            self._report(entry, final=True, note=note)
+            untold = self._report(entry, final=True, note=note)
+            usage: list[Record] = [record for record in untold if isinstance(record, JobUsage)]
+            if usage:
+                self._untold[entry.job] = usage
         entry.final = True
         entry.closed = self._clock.wall()
         self._try_save(entry)
@@ -335,15 +345,16 @@ class Jobs:
         self._reported.pop(entry.job, None)
         self._heard.pop(entry.job, None)
 
-    def _report(self, entry: Entry, *, final: bool, note: str = "") -> None:
+    def _report(self, entry: Entry, *, final: bool, note: str = "") -> list[Record]:
+        """Report on a job; the records that are not on the disk yet."""
         meter, started = self._meters.get(entry.job), entry.started
         if meter is None or started is None:
-            return
+            return []
         entry.serial += 1
         if not final:
             self._try_save(entry)  # first: no two reports may ever have the same number
-        for record in self._records(entry, started, meter, final=final, note=note):
-            self._spool.put(record)
+        records = self._records(entry, started, meter, final=final, note=note)
+        return [record for record in records if not self._spool.put(record)]
 
     def _records(
         self, entry: Entry, started: JobStarted, meter: JobMeter, *, final: bool, note: str
@@ -405,13 +416,14 @@ class Jobs:
 
     def _save(self, entry: Entry) -> None:
         """Raises OSError."""
-        meter = self._meters.get(entry.job)
-        if meter is not None and not entry.final:
+        meter, untold = self._meters.get(entry.job), entry.job in self._untold
+        if meter is not None and (not entry.final or untold):
             entry.meter = msgspec.Raw(msgspec.json.encode(meter.state()))
-        elif entry.final:
+        elif entry.final and not untold:
             entry.meter = msgspec.Raw(b"null")
         self._saved[entry.job] = self._clock.mono()
-        self._registry.save(entry)
+        # A last report that is in memory only is made again after a restart
+        self._registry.save(msgspec.structs.replace(entry, final=False, closed=None) if untold else entry)
 
     def _try_save(self, entry: Entry) -> None:
         """As good as it goes: nothing but the place of a restart depends on it."""
@@ -427,6 +439,7 @@ class Jobs:
             _log.warning("job %s cannot be forgotten: %s", _shown(entry.job), error)
         self._entries.pop(entry.job, None)
         self._saved.pop(entry.job, None)
+        self._untold.pop(entry.job, None)
 
 
 def _shown(job: JobRef) -> str:

@@ -6,6 +6,7 @@ import errno
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as rules
@@ -425,6 +426,33 @@ def test_a_record_that_is_in_memory_only_keeps_the_hooks_file(node: Node) -> Non
     assert node.jobs.running() == {}
 
 
+@pytest.mark.parametrize("room", [False, True], ids=["killed-before", "killed-after"])
+def test_a_last_report_that_is_in_memory_only_is_made_again_after_a_kill(node: Node, room: bool) -> None:
+    node.prolog()
+    node.run(60)
+    node.epilog()
+    node.spool.durable = False
+    node.run(10)
+    (first,) = node.finals()
+    node.spool.durable = True
+    if room:  # it got there in the meantime
+        node.clock.pass_(SAVE_EVERY)
+        node.jobs.turn()
+        assert node.finals() == [first, first]
+    node.spool.records.clear()
+    node.start()
+    node.run(60)
+    again = node.finals()
+    assert len(again) == (0 if room else 1)
+    for second in again:
+        assert second.serial > first.serial
+        assert (second.since, second.until, second.unseen_seconds) == (first.since, first.until, 0.0)
+        # it was looked at once more since, which is not the job's time
+        assert second.gpus == tuple(
+            msgspec.structs.replace(gpu, samples=gpu.samples + 1) for gpu in first.gpus
+        )
+
+
 ACTIONS = ("prolog", "epilog", "look", "turn", "kill", "gone", "pass", "full", "room")
 
 
@@ -475,9 +503,9 @@ def test_whatever_happens_each_fact_is_told_and_told_once(
     started = {record.job for record in node.spool.of(JobStarted)}
     ended = {record.job for record in node.spool.of(JobEnded)}
     assert started == {job for event, job in happened if event == "prolog"}
-    for event, job in happened:
+    for event, about in happened:
         if event == "epilog":  # its own attempt, or the one before it
-            assert any(one.job_id == job.job_id and one.restarts <= job.restarts for one in ended)
+            assert any(one.job_id == about.job_id and one.restarts <= about.restarts for one in ended)
     assert set(node.jobs.running()) <= started
     finals: dict[JobRef, set[int]] = {}
     for record in node.finals():
