@@ -19,17 +19,22 @@ _UNLIMITED = 2**60  # a limit of v1 that nobody set is 2**63 less a page
 class HostReader:
     """Reads jobs of this node. Not for several threads, as it remembers what processes used that have ended.
 
-    `cgroups` and `proc` are folders as /sys/fs/cgroup and /proc are. `node` is Slurm's name of this node: where several
-    slurmd share a machine, each has its own jobs.
+    `cgroups` and `proc` are folders as /sys/fs/cgroup and /proc are. `node` and `cluster` are Slurm's names of this
+    node: where several slurmd share a machine, each has its own jobs.
     """
 
     def __init__(
-        self, node: str = "", *, cgroups: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")
+        self,
+        node: str = "",
+        *,
+        cluster: str = "",
+        cgroups: Path = Path("/sys/fs/cgroup"),
+        proc: Path = Path("/proc"),
     ) -> None:
         self._node = node
         self._cgroups = cgroups
         self._unified = (cgroups / "cgroup.controllers").exists()
-        self._processes = ProcReader(node, proc=proc)
+        self._processes = ProcReader(node, cluster=cluster, proc=proc)
 
     def read(self, jobs: Collection[int]) -> dict[int, HostReading]:
         """What each of these jobs uses now; without those of which nothing is known. Never raises OSError."""

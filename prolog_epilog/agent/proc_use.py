@@ -56,8 +56,10 @@ class _Job:
 class ProcReader:
     """The processes of this node's jobs. Must be root to see those of others."""
 
-    def __init__(self, node: str = "", *, proc: Path = Path("/proc"), root: int = 0) -> None:
-        self._node = node.encode()
+    def __init__(
+        self, node: str = "", *, cluster: str = "", proc: Path = Path("/proc"), root: int = 0
+    ) -> None:
+        self._ours = ((b"SLURMD_NODENAME", node.encode()), (b"SLURM_CLUSTER_NAME", cluster.encode()))
         self._proc = proc
         self._root = root
         self._known: dict[int, _Process] = {}
@@ -119,8 +121,8 @@ class ProcReader:
         environment = _read(self._proc / str(pid) / "environ", _MAX_ENVIRON).split(b"\0")
         values = dict(item.partition(b"=")[::2] for item in environment)
         number = values.get(b"SLURM_JOB_ID", b"")
-        node = values.get(b"SLURMD_NODENAME", b"")
-        if not number.isdigit() or (self._node and node and node != self._node):
+        others = any(ours and values.get(name, ours) != ours for name, ours in self._ours)
+        if not number.isdigit() or others:
             return process
         process.job = int(number)
         about = self._jobs.get(process.job)

@@ -116,12 +116,17 @@ class Proc:
         start: int = 1,
         job: int | None = None,
         node: str = "n1",
+        cluster: str = "one",
         pages: tuple[int, int] = (0, 0),
         uid: int | None = None,
     ) -> None:
         fields = ["S", parent, *[0] * 9, ticks, 0, waited, 0, 0, 0, 0, 0, start, 0]
         folder = self.folder / str(pid)
-        environ = "" if job is None else f"A=1\0SLURM_JOB_ID={job}\0SLURMD_NODENAME={node}\0"
+        environ = (
+            ""
+            if job is None
+            else f"A=1\0SLURM_JOB_ID={job}\0SLURMD_NODENAME={node}\0SLURM_CLUSTER_NAME={cluster}\0"
+        )
         write(folder, stat=f"{pid} ({name}) {' '.join(map(str, fields))}\n", environ=environ)
         write(folder, statm=f"9999 {pages[0]} {pages[1]} 1 0 1 0\n")
         if uid is not None:
@@ -141,7 +146,7 @@ def proc(tmp_path: Path) -> Proc:
 
 
 def reader_of(proc: Proc) -> ProcReader:
-    return ProcReader("n1", proc=proc.folder, root=os.getuid())
+    return ProcReader("n1", cluster="one", proc=proc.folder, root=os.getuid())
 
 
 def ticks(reader: ProcReader, job: int = 7) -> int:
@@ -154,6 +159,7 @@ def test_processes_of_a_job_are_summed_and_shared_pages_count_once(proc: Proc) -
     proc.put(62, 1, job=8, ticks=999, pages=(999, 0))
     proc.put(63, 50, job=7, node="n2", ticks=999, pages=(999, 0))
     proc.put(64, 1, ticks=999)
+    proc.put(65, 50, job=7, cluster="two", ticks=999, pages=(999, 0))
     (found,) = reader_of(proc).read([7]).values()
     assert found == HostReading("proc", 425 / TICK, None, (50 + 30) * PAGE, 50 * PAGE)
 
