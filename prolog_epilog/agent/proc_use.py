@@ -59,7 +59,10 @@ class ProcReader:
     def __init__(
         self, node: str = "", *, cluster: str = "", proc: Path = Path("/proc"), root: int = 0
     ) -> None:
-        self._ours = ((b"SLURMD_NODENAME", node.encode()), (b"SLURM_CLUSTER_NAME", cluster.encode()))
+        self._ours = (
+            (b"SLURMD_NODENAME", node.lower().encode()),
+            (b"SLURM_CLUSTER_NAME", cluster.lower().encode()),
+        )
         self._proc = proc
         self._root = root
         self._known: dict[int, _Process] = {}
@@ -121,7 +124,7 @@ class ProcReader:
         environment = _read(self._proc / str(pid) / "environ", _MAX_ENVIRON).split(b"\0")
         values = dict(item.partition(b"=")[::2] for item in environment)
         number = values.get(b"SLURM_JOB_ID", b"")
-        others = any(ours and values.get(name, ours) != ours for name, ours in self._ours)
+        others = any(ours and values.get(name, ours).lower() != ours for name, ours in self._ours)
         if not number.isdigit() or others:
             return process
         process.job = int(number)
