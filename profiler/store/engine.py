@@ -69,7 +69,15 @@ class Engines:
         self.sqlite = self.url.drivername == "sqlite"
         self.read_only = read_only
         make = _sqlite if self.sqlite else _postgresql
-        self.reader = make(self.url, writes=False)
+        try:
+            self.reader = make(self.url, writes=False)
+        except ImportError as error:
+            raise StoreError(
+                "wrong",
+                f"{self.name} needs a driver that is not here.",
+                str(error),
+                'Install gsub with it: pip install "gsub[service,postgresql]"',
+            ) from None
         self.writer = self.reader if read_only else make(self.url, writes=True)
 
     @property

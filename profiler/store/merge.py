@@ -223,7 +223,10 @@ def count_hosts(hostlist: str) -> int | None:
     12
     """
     total = 0
-    for part in _HOST.findall(hostlist):
+    parts = _HOST.findall(hostlist)
+    if ",".join(parts) != hostlist:
+        return None
+    for part in parts:
         count = 1
         for ranges in re.findall(r"\[([^\[\]]*)\]", part):
             inside = 0

@@ -248,6 +248,33 @@ def test_no_such_database_or_right(postgres: Postgres) -> None:
     stranger.close()
 
 
+def test_the_driver_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(StoreError, match="psycopg") as refused:
+        open_store("postgresql+psycopg://u@h/d")
+    assert "gsub[service,postgresql]" in refused.value.next
+
+
+def test_a_password_comes_from_a_file(
+    own_server: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_server.sql("CREATE ROLE keeper LOGIN PASSWORD 'of the keeper'")
+    own_server.sql("CREATE DATABASE kept OWNER keeper")
+    own_server.stop()
+    (own_server.data / "pg_hba.conf").write_text("local all keeper scram-sha-256\nlocal all all trust\n")
+    own_server.start()
+    monkeypatch.setenv("PGPASSFILE", str(tmp_path / "pgpass"))
+    store = open_store(own_server.url("kept", "keeper"))
+    with pytest.raises(StoreError) as refused:
+        store.migrate()
+    assert refused.value.kind == "unreachable" and ".pgpass" in refused.value.next
+    (tmp_path / "pgpass").write_text("*:*:*:keeper:of the keeper\n")
+    (tmp_path / "pgpass").chmod(0o600)
+    store.migrate()
+    store.check()
+    store.close()
+
+
 def test_a_password_is_never_shown() -> None:
     store = open_store("postgresql+psycopg://u:secret@localhost:1/d")
     with pytest.raises(StoreError) as refused:

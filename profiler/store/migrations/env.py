@@ -6,11 +6,12 @@ from alembic import context
 
 from profiler.store.schema import metadata
 
-context.configure(
-    connection=context.config.attributes["connection"],
-    target_metadata=metadata,
-    # SQLite cannot alter a column: a later step copies the table
-    render_as_batch=True,
-    transactional_ddl=False,
-)
-context.run_migrations()
+if hasattr(context, "config"):  # not when it is merely imported, by what looks through all modules
+    context.configure(
+        connection=context.config.attributes["connection"],
+        target_metadata=metadata,
+        # SQLite cannot alter a column: a later step copies the table
+        render_as_batch=True,
+        transactional_ddl=False,
+    )
+    context.run_migrations()

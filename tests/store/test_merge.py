@@ -1,0 +1,74 @@
+"""The pure parts of the store."""
+
+from __future__ import annotations
+
+import pytest
+
+from profiler.store.facts import JobFacts, Seen, fitting
+from profiler.store.merge import clean, count_hosts
+from profiler.store.sums import job_sums, node_sums
+from tests.store.records import use
+
+
+@pytest.mark.parametrize(
+    ("hostlist", "count"),
+    [
+        ("n1", 1),
+        ("n[1-3]", 3),
+        ("n[1-3,7],m2", 5),
+        ("gpu-a[01-02]x[0-3]", 8),
+        ("a,b,c", 3),
+        ("n[0-999999999]", 10**9),
+        ("", None),
+        ("n[", None),
+        ("n[a-b]", None),
+        ("n[3-1]", None),
+        ("n[]", None),
+        ("n[1-999999999]x[1-999999999]", None),
+    ],
+)
+def test_count_hosts(hostlist: str, count: int | None) -> None:
+    assert count_hosts(hostlist) == count
+
+
+def test_clean() -> None:
+    assert clean("a\0\udcffb\u2603") == "a\ufffd?b\u2603"
+
+
+def test_means_are_weighted_by_the_time_looked_at() -> None:
+    node = node_sums((use(0, 100.0, seconds=300.0), use(1, 0.0, seconds=100.0), use(2, None)))
+    rows = [node | {"cpu_seconds": None, "memory_peak_bytes": None}] * 2
+    assert job_sums(rows)["utilisation_mean"] == 75.0
+    assert (job_sums(rows)["gpus_known"], job_sums(rows)["gpus_idle"]) == (6, 4)
+
+
+def test_a_glance_counts_too() -> None:
+    node = node_sums((use(0, 40.0, seconds=0.0),)) | {"cpu_seconds": 0.0, "memory_peak_bytes": 0}
+    assert (job_sums([node])["utilisation_mean"], job_sums([node])["cpu_seconds"]) == (40.0, 0.0)
+
+
+def test_nothing_known_stays_unknown() -> None:
+    node = node_sums(()) | {"cpu_seconds": None, "memory_peak_bytes": None}
+    known = {name: value for name, value in job_sums([node]).items() if value is not None}
+    assert known == {"gpus_known": 0}
+    assert job_sums([]) == job_sums([node])
+
+
+@pytest.mark.parametrize(
+    ("restarts", "started", "ended", "fits"),
+    [
+        (1, None, None, 1),
+        (7, None, None, None),
+        (None, None, None, None),
+        (None, 100.0, 200.0, 0),
+        (None, 130.0, None, 0),  # the node's clock is behind
+        (None, 4990.0, None, 1),
+        (None, 500.0, 600.0, None),
+        (None, 20.0, 9000.0, 0),  # the first after the start
+    ],
+)
+def test_fitting(restarts: int | None, started: float | None, ended: float | None, fits: int | None) -> None:
+    attempts = [Seen(10, 0, 105.0), Seen(11, 1, 5000.0)]
+    facts = JobFacts(cluster="c", job_id=1, restarts=restarts, started=started, ended=ended)
+    found = fitting(facts, attempts)
+    assert (found.restarts if found else None) == fits
