@@ -30,7 +30,8 @@ class Condition(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `level` counts in LEVELS; `recent` are the last results; `silent` and `absent` count the last runs without an
     answer, and those that did not speak of this subject. `changes` are the times of the last changes, in seconds of
-    the monotonic clock. `draining`: new jobs are kept off for it, with `reason`.
+    the monotonic clock. `draining`: new jobs are kept off for it, with `reason`. `earlier_boot`: nobody has looked
+    since the node booted.
     """
 
     level: int = 0
@@ -43,6 +44,7 @@ class Condition(msgspec.Struct, frozen=True, omit_defaults=True):
     gpu: str = ""
     draining: bool = False
     reason: str = ""
+    earlier_boot: bool = False
 
     @property
     def shown(self) -> State:
@@ -70,7 +72,7 @@ def after(condition: Condition, finding: Finding, at: float) -> Condition:
     """The condition after one more result at time `at` (monotonic seconds)."""
     if finding.state == "unknown":
         next_one = msgspec.structs.replace(
-            condition, silent=condition.silent + 1, absent=0, detail=finding.detail
+            condition, silent=condition.silent + 1, absent=0, detail=finding.detail, earlier_boot=False
         )
     else:
         level = LEVELS.index(finding.state)
@@ -83,6 +85,7 @@ def after(condition: Condition, finding: Finding, at: float) -> Condition:
             absent=0,
             detail=finding.detail,
             gpu=finding.gpu or condition.gpu,
+            earlier_boot=False,
         )
     return _calmed(condition, next_one, finding, at)
 

@@ -62,7 +62,9 @@ class Conditions:
             if name not in self._checks:
                 continue
             self._conditions[name] = {
-                subject: condition if same_boot else msgspec.structs.replace(condition, changes=())
+                subject: condition
+                if same_boot
+                else msgspec.structs.replace(condition, changes=(), earlier_boot=True)
                 for subject, condition in subjects.items()
             }
 
@@ -133,16 +135,25 @@ class Conditions:
             yield Change(check.name, now.shown, now.said, action, now.gpu)
 
     def _absent(self, check: Planned, subjects: dict[str, Condition], told: set[str]) -> Iterator[Change]:
-        """What was not spoken of for some runs is gone: a mount that was taken away, a GPU that is not seen."""
+        """What was not spoken of for some runs is gone, like a mount that was taken away.
+
+        Not so a GPU that was not well: that it is not seen any more is no sign of health. It stays as it was until it
+        is seen again, or the node has booted.
+        """
         for subject in [subject for subject in subjects if subject not in told]:
             condition = subjects[subject]
-            condition = msgspec.structs.replace(condition, absent=condition.absent + 1)
+            condition = msgspec.structs.replace(condition, absent=min(condition.absent + 1, RULES.fall))
             subjects[subject] = condition
-            if condition.absent < RULES.fall:
+            well = condition.shown == "ok"
+            if condition.absent < RULES.fall or (condition.gpu and not well and not condition.earlier_boot):
                 continue
             del subjects[subject]
-            if condition.shown != "ok":
+            if not well:
                 state: State = "unknown" if condition.gpu else "ok"
                 action: Action = "undrain" if condition.draining else "none"
-                detail = f"{subject} is no longer there" if not condition.gpu else "it is no longer seen"
-                yield Change(check.name, state, f"{detail}; before: {condition.said}", action, condition.gpu)
+                what = (
+                    "this GPU is not there since the node has booted"
+                    if condition.gpu
+                    else f"{subject} is gone"
+                )
+                yield Change(check.name, state, f"{what}; before: {condition.said}", action, condition.gpu)

@@ -88,4 +88,4 @@ def test_the_node_tells_of_it_and_of_its_return(dead: Path, node: Node):
     event = node.until(name="stale_mounts", state="error")
     assert event.detail.startswith(f"{dead} (fuse.sshfs) has not answered")
     ctypes.CDLL(None).umount2(bytes(dead), 2)
-    assert "is no longer there" in node.until(name="stale_mounts", state="ok").detail
+    assert f"{dead} is gone" in node.until(name="stale_mounts", state="ok").detail

@@ -345,6 +345,30 @@ def test_after_a_boot_what_was_wrong_is_well_when_it_looks_well(node):
     node.until(name="xid", state="ok")
 
 
+def test_a_gpu_that_was_not_well_and_is_seen_no_more_has_not_got_well(node):
+    """A driver that is asked anew leaves out the GPU that it lost."""
+    node.start(ENFORCE + NO_CHILDREN + "[health.checks.gpu_count]\nenabled = false\n")
+    node.feed(reading(0), reading(1, fault="GPU_IS_LOST"))
+    node.feed(reading(0), times=10)
+    assert [event.state for event in node.events] == ["error"]
+    assert "gpu_lost: GPU 1 does not answer" in node.drain.read_text()
+    node.feed(reading(0), reading(1), times=3)
+    assert [event.state for event in node.events] == ["error", "ok"]
+    assert not node.drain.exists()
+
+
+def test_a_gpu_that_is_not_there_after_a_boot_is_forgotten(node):
+    first = node.start(ENFORCE + NO_CHILDREN)
+    node.feed(reading(0), reading(1, fault="GPU_IS_LOST"))
+    state = msgspec.structs.replace(first.state(), boot="another")
+    node.stop()
+    node.start(ENFORCE + NO_CHILDREN, state)
+    node.feed(reading(0), times=3)
+    event = node.until(name="gpu_lost", state="unknown")
+    assert event.action == "undrain" and "not there since the node has booted" in event.detail
+    wait_until(lambda: not node.drain.exists())
+
+
 def test_a_slow_spool_holds_up_no_sampling(node):
     """What `emit` waits for is not waited for by who feeds samples."""
     let_go, entered = threading.Event(), threading.Event()
