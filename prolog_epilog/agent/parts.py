@@ -60,7 +60,6 @@ def real_parts(settings: Settings) -> Parts:
             settings.run / "drain",
             settings.off_file,
             slurm_gpus=gpus.count,
-            slurm_gpus=gpus.count,
             job_of=jobs.holder,
             spool=settings.spool,
             slurmd_spool=settings.slurmd_spool,
