@@ -139,7 +139,7 @@ def ended(hook: HookFile, *, cluster: str, node: str, job: JobRef) -> JobEnded:
 def exit_of(env: Mapping[str, str]) -> tuple[int | None, int | None]:
     """Exit code and signal of the batch script, where Slurm tells them: either may be None.
 
-    A job that is cancelled, requeued or out of time has 0 here (22.05.8): slurmctld asks for its end before the script
+    A job that is cancelled or requeued has 0 here (22.05.8 to 26.05.5): slurmctld asks for its end before the script
     has one. Accounting knows better. SLURM_JOB_EXIT_CODE is what wait(2) gave, SLURM_JOB_EXIT_CODE2 is "code:signal".
 
     >>> exit_of({"SLURM_JOB_EXIT_CODE": "256"}), exit_of({"SLURM_JOB_EXIT_CODE2": "0:9"})

@@ -274,7 +274,10 @@ class Jobs:
                 meter.add(sample, at, host.get(entry.job.job_id))
                 continue
             ended = sample.at if entry.ended_mono is None else entry.ended_mono
-            if sample.at >= ended:
+            if sample.at < ended:
+                # Of before the end, and handed over after it: the next one does not tell of this stretch again
+                meter.add(sample, at, host.get(entry.job.job_id))
+            else:
                 # Counted back by the monotonic clock: the other may have stepped since
                 meter.add(sample, at, None, until=at - (sample.at - ended))
                 self._finish(entry)

@@ -319,6 +319,29 @@ def test_the_kill_switch_lifts_the_drain(installed: Installed) -> None:
     assert installed.hook("prolog", JOB) == (0, b"")
 
 
+@pytest.mark.root
+def test_a_drain_file_of_anybody_else_drains_nothing(installed: Installed) -> None:
+    drain(installed, f"v1 {int(time.time()) + 600} because I can\n")
+    os.chown(installed.run / "drain", 1000, 1000)
+    assert installed.hook("prolog", JOB) == (0, b"")
+
+
+@pytest.mark.root
+def test_nothing_is_written_to_a_folder_that_is_not_ours(installed: Installed, tmp_path: Path) -> None:
+    """Where gsubd runs too, /run/gsub may be its user's: root must not be led by a link to where it writes."""
+    shutil.rmtree(installed.spool)
+    target = tmp_path / "cron.d"
+    target.mkdir()
+    (installed.run / "new").rmdir()
+    (installed.run / "new").symlink_to(target)
+    assert installed.hook("epilog", JOB) == (0, b"")
+    (installed.run / "new").unlink()
+    (installed.run / "new").mkdir()
+    os.chown(installed.run / "new", 1000, 1000)
+    assert installed.hook("epilog", JOB) == (0, b"")
+    assert list(target.iterdir()) == installed.files() == []
+
+
 # --- many at once, and the task prolog ---
 
 
