@@ -25,6 +25,7 @@ COMMANDS: Final = {
 """The commands; each is a module of `gsub.commands` with a click command of its name."""
 
 DEBUG: Final = "--debug"
+_INTERRUPTED: Final = 130
 # A full disk, a quota, a file that may grow no more, a terminal that has gone
 _CANNOT_WRITE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -36,14 +37,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _dispatch(words)
         sys.stdout.flush()  # here, where it can be told; at exit Python would tell it in its own way
-        _show_receipts(words)
+        if code != _INTERRUPTED:
+            _show_receipts(words)
         return code
     except UserError as error:
         print("\n".join(error.lines()), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print(file=sys.stderr)
-        return 130
+        return _INTERRUPTED
     except BrokenPipeError:
         _give_up_stdout()  # `gsub status | head`: whoever read us has had enough
         return FAILED

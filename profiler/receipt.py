@@ -108,7 +108,7 @@ def _gpus(usage: Usage) -> str:
     seconds = ran(job)
     parts = [NOT_KNOWN if held is None else str(held)]
     if held and seconds is not None:
-        parts[0] += f" for {span(seconds)} ({held * seconds / 3600:.1f} GPU-hours)"
+        parts[0] += f" for {span(seconds)} ({_hours(held * seconds)} GPU-hours)"
     idle = [was_used(gpu) for gpu in gpus].count(False)
     if idle:
         parts.append("none was ever used" if idle == len(gpus) == held else f"{idle} never used")
@@ -116,6 +116,11 @@ def _gpus(usage: Usage) -> str:
         parts.append(f"utilisation {percent(job.utilisation_mean)}")
     parts += _idleness([gpu for gpu in gpus if was_used(gpu)])
     return ", ".join(parts)
+
+
+def _hours(seconds: float) -> str:
+    hours = seconds / 3600
+    return f"{hours:.1f}" if hours >= 1 or not hours else f"{hours:.2f}" if hours >= 0.01 else "<0.01"
 
 
 _IDLENESS: Final[tuple[tuple[str, Callable[[GpuUse], float | None]], ...]] = (

@@ -17,11 +17,12 @@ from gsub.service import Records, records
 from gsub.sparkline import ramp
 from gsub.term import console, is_terminal
 from gsub.usage_view import Line, Look, lines
-from profiler.answers import Series, Usage
-from profiler.receipt import ENDED, receipt
+from profiler.answers import JobSummary, Series, Usage
+from profiler.receipt import receipt
 
 REFRESH: Final = 10.0
 """Seconds between looks with --watch; nodes tell of a running job once a minute."""
+_PATIENCE: Final = 600.0
 _PIPE: Final = 100
 """Signs of a line in a pipe."""
 _STYLES: Final = {"head": "bold", "idle": "yellow"}
@@ -88,26 +89,33 @@ def _print(view: Iterable[Line]) -> None:
 
 
 def _watch(service: Records, job: str, restarts: int | None, node: str | None) -> None:
+    """Show it anew until the job has ended. A service that is silent for a while is waited for, and that is said."""
     from rich.live import Live
     from rich.text import Text
 
-    def view() -> tuple[Text, bool]:
-        found, course = _look(service, job, restarts, node)
-        text = Text("\n").join(
-            Text(line.text, style=_STYLES.get(line.kind, ""))
-            for line in lines(found, course, _screen(), node)
-        )
-        return text, found.job.complete or found.job.state in ENDED
+    def drawn(view: Iterable[Line]) -> Text:
+        return Text("\n").join(Text(line.text, style=_STYLES.get(line.kind, "")) for line in view)
 
-    text, over = view()
+    found, course = _look(service, job, restarts, node)
     try:
-        with Live(text, console=console(), auto_refresh=False) as live:
-            while not over:
+        with Live(
+            drawn(lines(found, course, _screen(), node)), console=console(), auto_refresh=False
+        ) as live:
+            while not _over(found.job):
                 time.sleep(REFRESH)
-                text, over = view()
-                live.update(text, refresh=True)
+                trouble: list[Line] = []
+                try:
+                    found, course = _look(service, job, restarts, node)
+                except UserError as error:
+                    trouble = [Line(line, "idle") for line in error.lines()]
+                live.update(drawn([*lines(found, course, _screen(), node), *trouble]), refresh=True)
     except KeyboardInterrupt:
         pass
+
+
+def _over(job: JobSummary) -> bool:
+    """Whether nothing more is to come. A node that has died never tells its end."""
+    return job.ended is not None and (job.complete or time.time() - job.ended > _PATIENCE)
 
 
 def _print_json(body: bytes) -> None:

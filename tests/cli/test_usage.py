@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import select
+import signal
 import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,6 +107,54 @@ def test_receipt(site: Site, gsub) -> None:
     code, out, _ = gsub(site, "1", "--receipt")
     assert code == 0 and len(out.splitlines()) == 6
     assert "--gpus=1 (1 of 2 GPUs never used)" in out and "--mem=5G (peak 4 GiB + 20 %)" in out
+
+
+class Terminal:
+    """`gsub usage ...` on a terminal of its own."""
+
+    def __init__(self, site: Site, *words: str) -> None:
+        self.master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", "import sys; from gsub.cli import main; sys.exit(main())", "usage", *words],
+            env={**os.environ, "GSUB_SITE": str(site.file), "TERM": "xterm", "GSUB_RECEIPTS": "off", "COLUMNS": "90"},
+            stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+            # a test run in the background ignores ^C, and its children would too
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )  # fmt: skip
+        os.close(slave)
+        self.text = ""
+
+    def until(self, wanted: str) -> None:
+        while wanted not in self.text:
+            assert select.select([self.master], [], [], 60)[0], self.text
+            self.text += os.read(self.master, 65536).decode(errors="replace")
+
+    def end(self) -> int:
+        try:
+            while select.select([self.master], [], [], 60)[0]:
+                self.text += os.read(self.master, 65536).decode(errors="replace")
+        except OSError:  # Linux: the other side is closed
+            pass
+        os.close(self.master)
+        return self.process.wait(60)
+
+
+def test_watching_a_job_that_ended_ends(site: Site) -> None:
+    terminal = Terminal(site, "1", "--watch")
+    assert terminal.end() == 0 and "COMPLETED after 1 h" in terminal.text
+
+
+def test_watching_a_job_that_runs_ends_with_ctrl_c(site: Site) -> None:
+    terminal = Terminal(site, "5", "--watch")
+    terminal.until("note")
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.end() == 0 and "Traceback" not in terminal.text and "so far" in terminal.text
+
+
+def test_colour_on_a_terminal_only(site: Site, gsub) -> None:
+    terminal = Terminal(site, "1")
+    assert terminal.end() == 0 and "\x1b[1m" in terminal.text and "\x1b[33m" in terminal.text
+    assert "\x1b" not in gsub(site, "1")[1]
 
 
 def test_json_is_what_the_service_says(site: Site, gsub) -> None:
