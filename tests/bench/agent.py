@@ -20,6 +20,7 @@ from pathlib import Path
 
 from site_configs.devcluster import Cluster
 from site_configs.devcluster.agents import PREFIX
+from site_configs.devcluster.nvml import EmulatedGpus
 from site_configs.devcluster.spec import RELEASES
 from site_configs.devcluster.supervisor import descendants
 from tests.bench.hooks import cluster_of_one
@@ -80,6 +81,8 @@ def watch(cluster: Cluster, when: str, seconds: float) -> Figure:
 
 def measure(cluster: Cluster, seconds: float) -> list[Figure]:
     """All three."""
+    # the emulated driver's own sampling would be counted as the agent's
+    EmulatedGpus(cluster.paths.gpus).set_node("n1", sample_period_ms=None)
     text = cluster.paths.site.read_text()
     text = re.sub(r"^interval = .*", f'interval = "{INTERVAL}"', text, flags=re.MULTILINE)
     cluster.write_site(re.sub(r"^report = .*", f'report = "{REPORT}"', text, flags=re.MULTILINE))
