@@ -25,6 +25,7 @@ from profiler.records import Record
 from profiler.store import enrich, ingest, queries, upgrade
 from profiler.store import retention as retention_
 from profiler.store.backup import Copied, back_up
+from profiler.store.bulk import lock
 from profiler.store.engine import Engines
 from profiler.store.errors import StoreError, told
 from profiler.store.facts import JobFacts, Wanted
@@ -71,6 +72,7 @@ class Store:
         with told(f"The store at {self.name} cannot be opened."):
             self._engines.create()
         with self.writing("The store's schema cannot be upgraded.", checked=False) as connection:
+            lock(connection, ["schema"])  # two that start at once
             return upgrade.upgrade(connection, self.name)
 
     def version(self) -> str:

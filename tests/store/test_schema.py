@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -62,6 +63,15 @@ def test_upgrade_from_each_earlier_schema(new_url: Callable[[], str], revision: 
     upgraded.take([started()], T0)
     upgraded.close()
     made.close()
+
+
+def test_two_that_start_at_once(url: str) -> None:
+    stores = [open_store(url) for _ in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        versions = list(threads.map(lambda store: store.migrate(), stores))
+    assert sorted(versions) == [("", HEAD), *[(HEAD, HEAD)] * 3]
+    for store in stores:
+        store.close()
 
 
 def test_a_newer_schema_is_left_alone(store: Store) -> None:
