@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import gc
 import logging
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -143,6 +144,12 @@ def _seconds(text: str) -> float:
 def _keep(arguments: argparse.Namespace) -> Keep | None:
     """How the keeper is started; None: not at all."""
     address = _listen("--api", arguments.api)
+    if re.match(r"[^/]*://[^/@]*:[^/@]*@", arguments.store or ""):
+        raise StartError(
+            "--store holds a password",
+            "every user of this host can read it in the list of processes",
+            "put it into ~/.pgpass of gsubd's user, and leave it out here",
+        )
     return None if address is None else Keep(address, arguments.store)
 
 

@@ -209,3 +209,14 @@ def test_who_asks_too_much_at_once_is_sent_away(door: Door):
         assert (await door.bring(started(1, uid=ADA))).status == 200
 
     asyncio.run(crowd())
+
+
+def test_a_node_without_news_is_heard_of_all_the_same(door: Door):
+    def heard() -> float:
+        (node,) = asyncio.run(door.ask(OPERATOR, "GET", "/v1/nodes")).json["nodes"]
+        return float(node["heard"])
+
+    asyncio.run(door.bring(started(1)))
+    before = heard()
+    asyncio.run(door.bring())
+    assert heard() > before

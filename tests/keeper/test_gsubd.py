@@ -83,6 +83,13 @@ def test_a_keeper_that_cannot_start_ends_no_decisions(tmp_path: Path, munge: Mun
         process.stderr.close()
 
 
+def test_a_password_stands_in_no_list_of_processes(tmp_path: Path, munge: Munged):
+    site = write_site(tmp_path, munge.socket)
+    process = gsubd(tmp_path, site, "--store=postgresql+psycopg://gsub:secret@db/gsub")
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 2 and ".pgpass" in err and "secret" not in err
+
+
 @pytest.mark.parametrize("api", ["6831", "here:", "0.0.0.0:99999", ""])
 def test_an_address_that_is_none(tmp_path: Path, munge: Munged, api: str):
     process = gsubd(tmp_path, write_site(tmp_path, munge.socket), f"--api={api}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from profiler.answers import Jobs, Taken, Usage
 from slurm_plugins.service.keeper import openapi
@@ -23,6 +24,12 @@ def test_the_kept_document_is_the_present_one():
     assert KEPT.read_text() == openapi.text(), (
         "write it anew: python -m slurm_plugins.service.keeper.openapi > docs/openapi.json"
     )
+
+
+def test_it_is_openapi():
+    """By the schema that the OpenAPI initiative publishes, where its validator is installed."""
+    validator = pytest.importorskip("openapi_spec_validator", reason="pip install openapi-spec-validator")
+    validator.validate(openapi.document())
 
 
 def test_it_is_served(door: Door):

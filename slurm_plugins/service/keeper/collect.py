@@ -24,6 +24,7 @@ __all__ = ["MAX_RECORDS", "Batch", "Collected", "Collector", "Running", "count",
 
 MAX_RECORDS: Final = 5000
 _WHY: Final = 300
+_NODES: Final = 100_000
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -144,10 +145,14 @@ class Collector:
         self._cluster = cluster
         self._take = take
         self._running = running
+        self.heard: dict[str, float] = {}
+        """When each node last sent a batch, were it an empty one: a sign of life is not written to a disk."""
 
     def collect(self, body: bytes, at: float) -> Collected:
         """Take a batch. Raises RefusedError where it is none, StoreError where nothing is acknowledged."""
         batch = read_batch(body, self._cluster)
+        if batch.node in self.heard or len(self.heard) < _NODES:
+            self.heard[batch.node] = at
         good, bad = sort_out(batch)
         kept = self._keep(good, bad, at)
         bad.sort(key=lambda one: one[0].index)

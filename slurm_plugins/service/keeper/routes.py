@@ -37,12 +37,16 @@ _MAX_JOB: Final = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question to the store: of which cluster, by whom, with which values of path and query."""
+    """A question to the store: of which cluster, by whom, with which values of path and query.
+
+    `heard` says when nodes last gave a sign of life, since the keeper's start.
+    """
 
     cluster: str
     who: Who
     path: Mapping[str, Any]
     query: Mapping[str, Any]
+    heard: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +190,16 @@ def verdicts(store: Store, asked: Asked) -> Verdicts:
 
 def nodes(store: Store, asked: Asked) -> Nodes:
     """The nodes that ever delivered a record, and what is not well there. Operators only."""
-    return store.nodes(asked.cluster)
+    found = store.nodes(asked.cluster).nodes
+    return Nodes(
+        tuple(
+            msgspec.structs.replace(one, heard=_later(one.heard, asked.heard.get(one.name))) for one in found
+        )
+    )
+
+
+def _later(one: float | None, other: float | None) -> float | None:
+    return max((at for at in (one, other) if at is not None), default=None)
 
 
 def node_events(store: Store, asked: Asked) -> Events:
@@ -224,7 +237,7 @@ def endpoints(
 
     `document` makes the OpenAPI document's text; `news` is called when a node has told of a job's start or end.
     """
-    asked = (Endpoint("GET", one.route, _asker(one, cluster, storing)) for one in QUESTIONS)
+    asked = (Endpoint("GET", one.route, _asker(one, cluster, storing, collector.heard)) for one in QUESTIONS)
     return (
         Endpoint("POST", RECORDS, _taker(storing, collector, counts, news)),
         *asked,
@@ -237,7 +250,9 @@ def endpoints(
 _JSON: Final = "application/json"
 
 
-def _asker(question: Question, cluster: str, storing: Storing) -> Callable[[Request], Awaitable[Answer]]:
+def _asker(
+    question: Question, cluster: str, storing: Storing, heard: Mapping[str, float]
+) -> Callable[[Request], Awaitable[Answer]]:
     async def answer(request: Request) -> Answer:
         who = request.proven()
         path = read_path(request.values, question.path)
@@ -246,7 +261,7 @@ def _asker(question: Question, cluster: str, storing: Storing) -> Callable[[Requ
             raise RefusedError(
                 403, "this is for operators", "They are named in the site file: operators = [...]."
             )
-        asked = Asked(cluster, who, path, query)
+        asked = Asked(cluster, who, path, query, heard)
 
         def read() -> bytes:
             try:
