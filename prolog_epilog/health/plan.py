@@ -67,7 +67,15 @@ def planned(
             )
         found[row.name] = _of_row(row, change, node, places) if _runs(change, node) else None
     if points is None:
-        points = entry_points(group=GROUP)
+        try:
+            points = tuple(entry_points(group=GROUP))
+        except (
+            Exception
+        ) as error:  # another package's damaged metadata may raise anything, and costs only these
+            problems.append(
+                cleaned(f"the site's own checks cannot be listed: {type(error).__name__}: {error}")
+            )
+            points = ()
     for point in sorted(points, key=lambda point: (point.name, point.value)):
         if point.name in found or changes.get(point.name, _NO_CHANGE).command:
             problems.append(

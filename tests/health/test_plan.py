@@ -15,6 +15,7 @@ from prolog_epilog.health.reference import updated
 from prolog_epilog.health.table import CHECKS
 from prolog_epilog.health.tasks import Task
 from site_configs.site import load_site
+from site_configs.site_model import Site
 
 REPOSITORY = Path(__file__).parents[2]
 GUIDE = REPOSITORY / "docs/health.md"
@@ -125,6 +126,18 @@ def test_what_is_wrong_is_told_and_the_rest_runs(plan, text, points, problem):
     (said,) = found.problems
     assert problem in said
     assert set(CHECKS) <= {check.name for check in found.checks}
+
+
+def test_a_damaged_package_elsewhere_costs_the_sites_own_checks_only(tmp_path, monkeypatch):
+    """Its list of entry points is no text at all."""
+    info = tmp_path / "damaged-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: damaged\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_bytes(b"\xff\xfe\x00broken")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = planned(Site(cluster="c"), "n1", spool="/s", slurmd_spool="/d")
+    assert [check.name for check in found.checks] == list(CHECKS)
+    assert "the site's own checks cannot be listed" in found.problems[0]
 
 
 def test_the_guide_shows_the_tables_of_today():
