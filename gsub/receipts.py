@@ -10,7 +10,6 @@ import fcntl
 import json
 import os
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -41,6 +40,7 @@ _STARTED: Final = 35 * 86400.0
 _PAGE: Final = 200
 _AGAIN: Final = 10.0  # seconds between two questions: commands in a loop
 _SILENCE: Final = 300.0  # ... after the service did not answer
+_CUT_OFF: Final = 60.0  # ... after the time was up: the service may be slow, or only this host
 _KEPT: Final = 4000
 _MARGIN: Final = 0.05  # seconds in which what was shown is written down
 _OFF: Final = frozenset({"off", "0", "no", "false"})
@@ -96,7 +96,7 @@ def due(service: Records, memory: Memory, uid: int, now: float, until: float) ->
     from profiler.receipt import receipt
 
     # Beforehand: when the time is up nothing more is written down, and the next command would wait in vain again
-    memory.asked(now, again=_SILENCE)
+    memory.asked(now, again=_CUT_OFF)
     memory.save()
     try:
         page = service.jobs(uid=uid, since=f"{now - _STARTED:.0f}", limit=_PAGE)
@@ -105,6 +105,8 @@ def due(service: Records, memory: Memory, uid: int, now: float, until: float) ->
         shown = jobs[-AT_ONCE:]
         blocks = [receipt(service.usage(str(job.job_id), job.restarts)) for job in shown]
     except UserError:
+        memory.asked(now, again=_SILENCE)
+        memory.save()
         return []
     if time.monotonic() > until - _MARGIN:
         return []  # they are news at a later command
@@ -200,13 +202,14 @@ class Memory:
 
     def save(self) -> None:
         """Write it down: all of it, or nothing. Raises OSError."""
-        handle, name = tempfile.mkstemp(prefix=f".{self.file.name}.", dir=self.file.parent)
+        fresh = self.file.with_name(f".{self.file.name}.{os.urandom(8).hex()}")
+        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             with os.fdopen(handle, "w") as file:
                 json.dump(self.all | {"v": 1}, file)
-            Path(name).replace(self.file)
+            fresh.replace(self.file)
         except BaseException:
-            Path(name).unlink(missing_ok=True)
+            fresh.unlink(missing_ok=True)
             raise
 
 
