@@ -34,6 +34,8 @@ class FolderWatch:
         for folder in self._folders:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = folder.stat()
+            if found.st_mode & 0o077 and found.st_uid == os.geteuid():
+                folder.chmod(0o700)  # users' paths and names lie here, and what lies here is believed
             mark = (found.st_dev, found.st_ino)
             if self.descriptor is None or self._watched.get(folder) == mark:
                 continue

@@ -76,6 +76,22 @@ class Installed:
         return sorted(path for one in folders if (one / "new").is_dir() for path in (one / "new").iterdir())
 
 
+def mount(*argv: str) -> None:
+    """mount(8), or the test is left out."""
+    done = subprocess.run(["mount", *argv], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"cannot mount here: {done.stderr.strip()}")
+
+
+def fill(folder: Path) -> Path:
+    """A file that takes all room of a file system."""
+    path = folder / "fill"
+    with path.open("wb", buffering=0) as file, pytest.raises(OSError):
+        while True:
+            file.write(b"x" * 4096)
+    return path
+
+
 @pytest.fixture
 def hooks(tmp_path: Path) -> Iterator[Installed]:
     """Hooks run by dash."""

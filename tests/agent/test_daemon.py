@@ -33,7 +33,7 @@ from profiler.records import (
 from prolog_epilog.agent.daemon import Agent, Parts
 from prolog_epilog.agent.jobs import Jobs
 from prolog_epilog.agent.settings import SettingsError, node_name, slurmd_spool
-from tests.agent.conftest import Installed
+from tests.agent.conftest import Installed, fill, mount
 from tests.agent.fakes import (
     FakeGpus,
     FakeHealth,
@@ -219,6 +219,13 @@ def test_a_folder_that_was_removed_is_made_again_and_watched(rig: Rig) -> None:
     assert eventually(lambda: (rig.folder / "run" / "new").is_dir())
     rig.hook("prolog", 9, folder="run")
     rig.await_(JobStarted, count=2)
+
+
+def test_the_hooks_folders_are_roots_alone(rig: Rig) -> None:
+    (rig.folder / "run" / "new").chmod(0o777)
+    rig.hook("prolog")
+    rig.await_(JobStarted)
+    assert eventually(lambda: (rig.folder / "run" / "new").stat().st_mode & 0o777 == 0o700)
 
 
 def test_two_hundred_jobs_at_once_are_all_there(rig: Rig) -> None:
@@ -459,6 +466,35 @@ def test_killed_again_and_again_it_loses_nothing_and_says_nothing_twice(process:
     assert eventually(lambda: process.hooks.files() == [])
     facts = {identity(r) for r in process.records() if isinstance(r, JobStarted | JobEnded)}
     assert len(facts) == 2 * len(jobs)
+
+
+@pytest.mark.root
+def test_on_a_full_disk_and_killed_there_it_loses_nothing(
+    emulation: Emulation,  # noqa: F811
+    hooks: Installed,
+) -> None:
+    mount("-t", "tmpfs", "-o", "size=2m", "none", str(hooks.spool))
+    try:
+        (hooks.spool / "new").mkdir()
+        process = Process(emulation, hooks)
+        env = {"SLURM_JOB_GPUS": "0", "SLURM_JOB_EXIT_CODE": "256"}
+        hooks.hook("prolog", {**env, "SLURM_JOB_ID": "1"})
+        assert eventually(lambda: process.has(JobStarted, 1) and hooks.files() == [])
+        filled = fill(hooks.spool)
+        hooks.hook("epilog", {**env, "SLURM_JOB_ID": "1"})
+        hooks.hook("prolog", {**env, "SLURM_JOB_ID": "2"})
+        process.kill()
+        process.start()
+        hooks.hook("epilog", {**env, "SLURM_JOB_ID": "2"})
+        filled.unlink()
+        for job in (1, 2):
+            assert eventually(lambda job=job: process.has(JobStarted, job))  # type: ignore[misc]
+            assert eventually(lambda job=job: process.has(JobEnded, job, exit_code=1))  # type: ignore[misc]
+            assert eventually(lambda job=job: process.has(JobUsage, job, final=True))  # type: ignore[misc]
+        assert eventually(lambda: hooks.files() == [])
+        process.kill()
+    finally:
+        subprocess.run(["umount", "-l", str(hooks.spool)], check=True)
 
 
 def test_it_begins_light() -> None:

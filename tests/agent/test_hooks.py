@@ -17,7 +17,7 @@ from hypothesis import settings as rules
 from hypothesis import strategies as st
 
 from prolog_epilog.agent.intake import parse
-from tests.agent.conftest import HOOKS, Installed
+from tests.agent.conftest import HOOKS, Installed, fill, mount
 
 EVENTS = ("prolog", "epilog")
 JOB = {
@@ -143,19 +143,11 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], capture_output=True)
 
 
-def mount(*argv: str) -> None:
-    done = subprocess.run(["mount", *argv], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"cannot mount here: {done.stderr.strip()}")
-
-
 @pytest.mark.root
 def test_a_full_disk_costs_no_record(installed: Installed, mounted: Path) -> None:
     mount("-t", "tmpfs", "-o", "size=16k", "none", str(mounted))
     (mounted / "new").mkdir()
-    with (mounted / "fill").open("wb", buffering=0) as file, pytest.raises(OSError):
-        while True:
-            file.write(b"x" * 4096)
+    fill(mounted)
     installed.install(spool=mounted)
     assert installed.hook("epilog", JOB) == (0, b"")
     (path,) = installed.files(installed.run)
