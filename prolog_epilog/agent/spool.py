@@ -133,10 +133,12 @@ class Spool:
             if older is not None and (told == line or _outdates(older, serial)):
                 return older.line is None
             entry = Entry(PRIORITY[kind], self._order, kind, key, record.id, serial, line=line)
+            freed = 0
             if older is not None:
                 entry.order, entry.file = older.order, older.file
+                freed = 0 if older.flying else older.file
             self._order += 1
-            durable = self._admit(entry)
+            durable = self._admit(entry, freed)
         self.news.set()
         return durable
 
@@ -146,10 +148,11 @@ class Spool:
         line = self._line(older) if older is not None else None
         return self._index.get(priority, key), line  # one that cannot be read is set aside
 
-    def _admit(self, entry: Entry) -> bool:
+    def _admit(self, entry: Entry, freed: int) -> bool:
+        """Keep a new entry; `freed` bytes that count now are its older state's, which it writes over."""
         assert entry.line is not None  # noqa: S101 - for the types
         size = disk_cost(len(entry.line))
-        if not self._make_room(entry.priority, size - entry.file, but=entry.key):
+        if not self._make_room(entry.priority, size - freed, but=entry.key):
             self._losses.drop(entry.kind)
             return False
         self._index.hold(entry)
@@ -239,8 +242,8 @@ class Spool:
     def batch(self, max_records: int, max_bytes: int, without: Collection[str] = ()) -> tuple[Waiting, ...]:
         """The records to deliver next: those that matter most, the oldest first (`Index.in_turn`).
 
-        At most `max_records`, and lines of `max_bytes` in all (but one record at least); without those ids. They are
-        on their way until the next call.
+        At most `max_records`, and lines of `max_bytes` in all (but one record, however long); without those ids. They
+        are on their way until the next call.
         """
         with self._lock:
             self._index.land()
@@ -248,6 +251,8 @@ class Spool:
             batch: list[Waiting] = []
             size = 0
             for entry in self._index.in_turn():
+                if len(batch) >= max_records:
+                    break
                 if entry.id in without:
                     continue
                 line = self._line(entry)
@@ -258,8 +263,6 @@ class Spool:
                     break
                 batch.append(Waiting(entry.id, entry.kind, line))
                 self._index.fly(entry)
-                if len(batch) >= max_records:
-                    break
             return tuple(batch)
 
     def done(self, ids: Iterable[str]) -> None:

@@ -340,6 +340,41 @@ def test_whatever_comes_the_limit_holds_and_every_record_is_accounted_for(tmp_pa
     assert out(folder) == []
 
 
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([*sorted(MAKERS), "batch", "done", "restart"]), st.integers(1, 5)),
+        max_size=50,
+    )
+)
+def test_the_books_agree_with_the_disk_whatever_happens_in_between(tmp_path_factory, steps):
+    folder = tmp_path_factory.mktemp("spool")
+    limit = 6 * 4096
+    spool = Spool(folder, limit)
+    flying: list[str] = []
+    facts = {"told": 0, "delivered": 0}
+    for step, number in steps:
+        if step == "batch":
+            flying = [each.id for each in spool.batch(number, MIB)]
+        elif step == "done":
+            before = spool.counts().records
+            spool.done(flying[:number])
+            facts["delivered"] += before - spool.counts().records
+        elif step == "restart":
+            spool, flying = Spool(folder, limit), []
+        else:
+            kept = spool.counts()
+            spool.put(MAKERS[step](number))
+            lost = sum(spool.counts().dropped.values()) - sum(kept.dropped.values())
+            facts["told"] += spool.counts().records - kept.records + lost
+            assert spool.counts().bytes <= limit or spool.counts().bytes <= kept.bytes
+    spool.batch(0, 0)
+    counts = spool.counts()
+    assert counts.bytes == 4096 * counts.records == 4096 * len(out(folder))
+    assert facts["told"] == facts["delivered"] + counts.records + sum(counts.dropped.values())
+    assert spool.counts().records == len(drain(Spool(folder, 100 * 4096)))
+
+
 # -- what is no record -------------------------------------------------------------------------------------------------
 
 
