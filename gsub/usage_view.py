@@ -12,7 +12,7 @@ from gsub.sparkline import sparkline
 from profiler.answers import JobSummary, NodeSeries, NodeUse, Series, Usage
 from profiler.receipt import ENDED, headline, was_used
 from profiler.records import GpuSeries, GpuUse
-from profiler.wording import NOT_KNOWN, gpu_label, percent, plain, size, span
+from profiler.wording import NOT_KNOWN, amount, gpu_label, percent, plain, size, span
 
 __all__ = ["PLOTTED", "Line", "Look", "lines"]
 
@@ -165,7 +165,7 @@ def _host(node: NodeUse) -> str:
     if host.cpu_seconds is not None and node.since is not None and node.until is not None:
         seconds = max(node.until - node.since, 1.0)
         held = f" of {host.cpus:.0f}" if host.cpus is not None else ""
-        parts.append(f"{host.cpu_seconds / seconds:.1f}{held} CPUs busy in the mean")
+        parts.append(f"{amount(host.cpu_seconds / seconds)}{held} CPUs busy in the mean")
     limit = f" of {size(host.memory_limit_bytes)}" if host.memory_limit_bytes else ""
     working = ""
     if host.memory_working_bytes is not None and host.memory_working_bytes != host.memory_peak_bytes:
@@ -194,7 +194,7 @@ def _plots(nodes: Sequence[NodeSeries], look: Look) -> Iterator[Line]:
     left_out, nodes = max(0, len(nodes) - PLOTTED), nodes[:PLOTTED]
     groups = (
         ("utilisation", [one for node in nodes for one in _utilisation(node, single)]),
-        ("CPUs busy", [_course(plain(node.node, 24), node.cpus, None, "{:.1f}".format) for node in nodes]),
+        ("CPUs busy", [_course(plain(node.node, 24), node.cpus, None, amount) for node in nodes]),
         ("memory", [_course(plain(node.node, 24), node.memory_bytes, None, size) for node in nodes]),
     )
     courses = [(title, [one for one in group if _known(one.values)]) for title, group in groups]

@@ -12,7 +12,7 @@ from typing import Final
 
 from profiler.answers import JobSummary, NodeUse, Usage
 from profiler.records import GpuUse
-from profiler.wording import NOT_KNOWN, percent, plain, shown_id, size, span, time_option
+from profiler.wording import NOT_KNOWN, amount, percent, plain, shown_id, size, span, time_option
 
 __all__ = ["ENDED", "LINES", "gpus_of", "headline", "ran", "receipt", "was_used"]
 
@@ -153,21 +153,23 @@ def _host(usage: Usage) -> str:
     job = usage.job
     cpus = _busy_cpus(usage)
     peak, asked = job.memory_peak_bytes, _memory_asked(usage)
-    busy = NOT_KNOWN if cpus is None else f"{cpus:.1f}"
     held = f" of {job.cpus}" if job.cpus is not None else ""
     where = " on one node" if len(usage.nodes) > 1 else ""
     share = f" of {size(asked)} asked for ({percent(100 * peak / asked)})" if peak and asked else ""
-    return f"{busy}{held} CPUs busy; memory at most {size(peak)}{where}{share}"
+    return f"{amount(cpus)}{held} CPUs busy; memory at most {size(peak)}{where}{share}"
 
 
 def _busy_cpus(usage: Usage) -> float | None:
     """CPUs that computed, in the mean over its time; all nodes' sum. None when one of them did not tell."""
-    seconds = ran(usage.job)
-    told = [node.host.cpu_seconds for node in usage.nodes if node.host is not None]
-    known = [one for one in told if one is not None]
-    if not known or len(known) < len(usage.nodes) or not seconds:
-        return None
-    return sum(known) / seconds
+    busy = 0.0
+    for node in usage.nodes:
+        seconds = ran(usage.job)
+        if node.since is not None and node.until is not None:
+            seconds = node.until - node.since
+        if node.host is None or node.host.cpu_seconds is None or not seconds or seconds < 0:
+            return None
+        busy += node.host.cpu_seconds / seconds
+    return busy if usage.nodes else None
 
 
 def _memory_asked(usage: Usage) -> float | None:
@@ -195,8 +197,10 @@ def _unknown(usage: Usage) -> Iterator[str]:
     blind = sum(gpu.utilisation_mean is None for gpu in gpus)
     if blind:
         yield f"utilisation of {blind} of {len(gpus)} GPUs"
-    if _busy_cpus(usage) is None or job.memory_peak_bytes is None:
-        yield "all of its CPUs and memory"
+    if _busy_cpus(usage) is None:
+        yield "how busy its CPUs were"
+    if job.memory_peak_bytes is None or any(node.host is None for node in usage.nodes):
+        yield "its memory" if len(usage.nodes) == 1 else "its memory on all nodes"
     unseen = max((node.unseen_seconds or 0.0 for node in usage.nodes), default=0.0)
     if unseen >= 1:
         yield f"{span(unseen)} in which nobody looked"
@@ -287,7 +291,7 @@ def _cpus(usage: Usage) -> Iterator[str]:
         return
     for part, word in ((4, "a quarter"), (2, "half")):
         if held >= 2 * part and 2 * busy <= held / part:
-            yield f"{word} of --cpus-per-task ({busy:.1f} of {held} CPUs busy in the mean)"
+            yield f"{word} of --cpus-per-task ({amount(busy)} of {held} CPUs busy in the mean)"
             return
     mean = usage.job.utilisation_mean
     if busy > 0.9 * held and mean is not None and mean < 50:

@@ -8,7 +8,7 @@ from typing import Final
 from profiler.answers import JobSummary
 from profiler.records import GpuRef
 
-__all__ = ["NOT_KNOWN", "gpu_label", "percent", "plain", "shown_id", "size", "span", "time_option"]
+__all__ = ["NOT_KNOWN", "amount", "gpu_label", "percent", "plain", "shown_id", "size", "span", "time_option"]
 
 NOT_KNOWN: Final = "n/a"
 """What stands for None."""
@@ -59,6 +59,17 @@ def percent(value: float | None) -> str:
     if value is None:
         return NOT_KNOWN
     return "<1 %" if 0 < value < 0.5 else f"{value:.0f} %"
+
+
+def amount(value: float | None) -> str:
+    """A number of CPUs or the like, in the mean. Little is not nothing.
+
+    >>> amount(2.44), amount(0.01), amount(0.0), amount(None)
+    ('2.4', '<0.1', '0', 'n/a')
+    """
+    if value is None:
+        return NOT_KNOWN
+    return f"{value:.1f}" if value >= 0.05 else "<0.1" if value > 0 else "0"
 
 
 def time_option(seconds: float) -> str:

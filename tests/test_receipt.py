@@ -202,8 +202,8 @@ def test_what_is_missing_is_said_and_never_nought():
     assert lines[1].endswith("2 for 1 h (2.0 GPU-hours), utilisation n/a")
     assert lines[2].endswith("n/a") and "n/a CPUs busy; memory at most n/a" in lines[3]
     assert lines[4] == (
-        "  not known   its end on n1; 1 of its GPUs; utilisation of 1 of 1 GPUs; all of its CPUs and memory; "
-        "2 min in which nobody looked; The driver hung"
+        "  not known   its end on n1; 1 of its GPUs; utilisation of 1 of 1 GPUs; "
+        "how busy its CPUs were; its memory; 2 min in which nobody looked; The driver hung"
     )
     bare = receipt(Usage(JobSummary("dev", 7), ()))
     assert bare[0] == "job 7: its state is not known" and "no node has told of it" in bare[4]
