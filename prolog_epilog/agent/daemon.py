@@ -10,10 +10,10 @@ import logging
 import os
 import queue
 import selectors
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -23,8 +23,9 @@ from profiler.notify import Notifier
 from profiler.records import JobRef
 from prolog_epilog.agent import reconcile
 from prolog_epilog.agent.beside import Beside
+from prolog_epilog.agent.edges import Clock, Gpus, Health, Host, Sampler, Sender, Sink
 from prolog_epilog.agent.intake import HookFile, Intake
-from prolog_epilog.agent.jobs import Clock, Gpus, Jobs, Sink
+from prolog_epilog.agent.jobs import Jobs
 from prolog_epilog.agent.notices import Notices
 from prolog_epilog.agent.reconcile import Found, Reconciler
 from prolog_epilog.agent.registry import Registry
@@ -32,7 +33,7 @@ from prolog_epilog.agent.sampling import DENSE
 from prolog_epilog.agent.settings import Settings
 from prolog_epilog.agent.watch import FolderWatch
 
-__all__ = ["Agent", "Health", "Host", "Parts", "Sampler", "Sender"]
+__all__ = ["Agent", "Parts"]
 
 _log = logging.getLogger("gsub-noded")
 
@@ -42,55 +43,6 @@ _RECONCILE_EVERY: Final = 30.0
 _KEEP_HEALTH_EVERY: Final = 300.0
 _HOST_DEADLINE: Final = 3.0  # seconds for which a sample waits to be told of CPUs and memory
 _STOP_WITHIN: Final = 3.0
-
-
-class Sampler(Protocol):
-    """Looks at the GPUs in a thread of its own."""
-
-    def start(self) -> None: ...  # noqa: D102
-
-    def sample_soon(self, dense: float = 0.0) -> None:
-        """Look now, and not when it is due; then densely for so many seconds."""
-
-    def last(self) -> GpuSample | None:
-        """The last look."""
-
-    def stop(self, timeout: float = 0.0) -> bool:
-        """End, without waiting longer for a driver that hangs; whether it has ended."""
-
-
-class Sender(Protocol):
-    """Delivers records in a thread of its own."""
-
-    def start(self) -> None: ...  # noqa: D102
-
-    def stop(self, seconds: float) -> object:
-        """Deliver what can be delivered in that time, and end."""
-
-
-class Health(Protocol):
-    """Runs health checks in threads of its own."""
-
-    def start(self) -> None: ...  # noqa: D102
-
-    def feed(self, sample: GpuSample) -> None:
-        """Judge a sample."""
-
-    def look_soon(self) -> None:
-        """Run the checks now."""
-
-    def stop(self, seconds: float) -> None:
-        """End within that time."""
-
-    def state(self) -> msgspec.Struct:
-        """What a restart must not forget."""
-
-
-class Host(Protocol):
-    """Reads what jobs hold of this node's CPUs and memory."""
-
-    def read(self, jobs: Collection[int]) -> Mapping[int, HostReading]:
-        """By job id. May hang."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,57 +9,32 @@ from __future__ import annotations
 
 import errno
 import logging
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final, Protocol
+from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
 from profiler.gpu import GpuSample
 from profiler.host import HostReading
 from profiler.job_meter import JobMeter, MeterState
-from profiler.records import GpuRef, JobEnded, JobRef, JobSeries, JobStarted, JobUsage, Record, new_id
+from profiler.records import GpuRef, JobEnded, JobRef, JobStarted, JobUsage, Record, new_id
 from prolog_epilog.agent import intake
+from prolog_epilog.agent.edges import Clock, Gpus, Sink
 from prolog_epilog.agent.intake import HookFile
 from prolog_epilog.agent.reconcile import Found
 from prolog_epilog.agent.registry import Entry, Registry
+from prolog_epilog.agent.reports import reports
 from prolog_epilog.agent.settings import Settings
 
-__all__ = ["Clock", "Gpus", "Jobs", "Sink"]
+__all__ = ["Jobs"]
 
 _log = logging.getLogger("gsub-noded")
 
 SAVE_EVERY: Final = 30.0
 REMEMBER: Final = 600.0
 """Seconds for which an ended job is remembered, so that a late or repeated file of its hooks changes nothing."""
+FORGET_EVERY: Final = 10.0
 _RESTARTED: Final = "The node was restarted while the job ran."
-
-
-class Sink(Protocol):
-    """Where records go: the spool."""
-
-    def put(self, record: Record) -> bool:
-        """Keep a record until it is delivered; False while that is in memory only."""
-
-
-class Gpus(Protocol):
-    """Which GPUs a job got."""
-
-    def of(self, env: Mapping[str, str], sample: GpuSample | None) -> tuple[GpuRef, ...] | None:
-        """By the variables of its prolog; None if that cannot be told (yet)."""
-
-    @property
-    def shared(self) -> bool:
-        """Whether jobs may have parts of a GPU here."""
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """The node's time since the epoch, which may step; and a monotonic one, which goes on over our restarts."""
-
-    wall: Callable[[], float] = time.time
-    mono: Callable[[], float] = time.monotonic
 
 
 class Jobs:
@@ -78,23 +53,25 @@ class Jobs:
         self._clock = clock or Clock()
         self._deadline = settings.deadline + 2.0
         self._entries: dict[JobRef, Entry] = {}
+        self._open: dict[JobRef, Entry] = {}  # those with which something is left to be done
+        self._forget_at = 0.0
         self._meters: dict[JobRef, JobMeter] = {}
         self._reported: dict[JobRef, float] = {}
         self._saved: dict[JobRef, float] = {}
         self._untold: dict[JobRef, list[Record]] = {}  # last reports that are in memory only
         self._heard: dict[
             JobRef, float
-        ] = {}  # when an end was learnt of: its last sample is waited for from then on
+        ] = {}  # when an end was learnt of: its last sample is waited for since
 
     # --- what is known ---
 
     def __len__(self) -> int:
         """How many jobs run here, or wait for their last sample."""
-        return sum(not entry.final for entry in self._entries.values())
+        return sum(not entry.final for entry in self._open.values())
 
     def running(self) -> dict[JobRef, float]:
         """The jobs that run here, with the monotonic time of their start."""
-        return {job: entry.began for job, entry in self._entries.items() if entry.running}
+        return {job: entry.began for job, entry in self._open.items() if entry.running}
 
     def known(self) -> dict[JobRef, float]:
         """These, and the jobs that ended lately."""
@@ -102,7 +79,7 @@ class Jobs:
 
     def holder(self, gpu: GpuRef) -> JobRef | None:
         """The job that holds a GPU now; the last one to start where several share it. From any thread."""
-        for entry in reversed(list(self._entries.values())):
+        for entry in reversed(list(self._open.values())):
             if entry.running and entry.started is not None and entry.started.gpus:
                 for held in entry.started.gpus:
                     by_uuid = held.uuid is not None and held.uuid in (gpu.uuid, gpu.parent_uuid)
@@ -113,6 +90,7 @@ class Jobs:
     def restore(self) -> list[str]:
         """Take up what the last run of the agent knew. Returns what could not be read. Raises OSError."""
         self._entries, bad = self._registry.load()
+        self._open = dict(self._entries)
         now = self._clock.mono()
         for entry in self._entries.values():
             if entry.boot != self._settings.boot:
@@ -149,12 +127,15 @@ class Jobs:
             self._end(entry, self._ended(entry, self._clock.wall(), "reconciled"))
 
     def end_of_other_boots(self) -> None:
-        """End what ran before the machine was restarted. Raises OSError."""
+        """End what ran before the machine was restarted."""
         ours = self._settings.boot
-        for entry in list(self._entries.values()):
+        for entry in list(self._open.values()):
             if entry.running and ours and entry.boot and entry.boot != ours:
                 booted = self._clock.wall() - self._clock.mono()
-                self._end(entry, self._ended(entry, booted, "reboot"))
+                try:
+                    self._end(entry, self._ended(entry, booted, "reboot"))
+                except OSError as error:  # it is told again later
+                    _log.warning("job %s: its end cannot be kept yet: %s", _shown(entry.job), error)
                 self._finish(entry, _RESTARTED)
 
     def _take_start(self, hook: HookFile, sample: GpuSample | None, *, reconciled: bool = False) -> None:
@@ -164,6 +145,7 @@ class Jobs:
             boot = hook.boot or self._settings.boot
             entry = Entry(hook.job, boot, began=self._clock.mono() - min(age, self._clock.mono()))
             self._entries[hook.job] = entry
+        self._open[hook.job] = entry
         if entry.started is None:
             if entry.ended is not None and hook.at > entry.ended.at:
                 # That end was of the attempt before, which we knew nothing of
@@ -224,6 +206,7 @@ class Jobs:
 
     def _end(self, entry: Entry, record: JobEnded) -> None:
         now, age = self._clock.mono(), self._clock.wall() - record.at
+        self._open[entry.job] = entry
         entry.ended = record
         entry.ended_mono = max(now - max(age, 0.0), min(entry.began, now))
         self._heard[entry.job] = now
@@ -265,7 +248,7 @@ class Jobs:
 
     def sampled(self, sample: GpuSample, at: float, host: Mapping[int, HostReading]) -> None:
         """A look at the node, at `at` by its clock; `host` has what each job holds of CPUs and memory, by its id."""
-        for entry in list(self._entries.values()):
+        for entry in list(self._open.values()):
             meter = self._meters.get(entry.job)
             if meter is None or entry.final:
                 continue
@@ -296,41 +279,49 @@ class Jobs:
     def turn(self) -> None:
         """Do what is due by now: finals that waited long enough for a sample, reports, saving, forgetting."""
         now = self._clock.mono()
-        for entry in list(self._entries.values()):
-            job = entry.job
-            if not self._is_told(entry) and now - self._saved.setdefault(job, now) >= SAVE_EVERY:
-                self._tell(entry)
-                self._try_save(entry)
-            if job in self._untold and now - self._saved.setdefault(job, now) >= SAVE_EVERY:
-                self._untold[job] = [record for record in self._untold[job] if not self._spool.put(record)]
-                if not self._untold[job]:
-                    del self._untold[job]
-                self._try_save(entry)
+        for job, entry in list(self._open.items()):
+            if now - self._saved.setdefault(job, now) >= SAVE_EVERY:
+                self._tell_again(entry)
             if entry.closed is not None:
-                if self._is_told(entry) and not 0 <= self._clock.wall() - entry.closed < REMEMBER:
-                    self._forget(entry)
+                if self._is_told(entry) and job not in self._untold:
+                    del self._open[job]
             elif entry.ended is not None:
                 if not entry.final and now - self._heard.setdefault(job, now) >= self._deadline:
                     self._finish(entry)
             elif now - self._reported.setdefault(job, now) >= self._settings.report:
                 self._reported[job] = now
                 self._report(entry, final=False)
-            elif now - self._saved.setdefault(job, now) >= SAVE_EVERY:
+            elif now - self._saved[job] >= SAVE_EVERY:
                 self._try_save(entry)
+        if now >= self._forget_at:
+            self._forget_at = now + FORGET_EVERY
+            for entry in [entry for entry in self._entries.values() if entry.job not in self._open]:
+                if not 0 <= self._clock.wall() - (entry.closed or 0.0) < REMEMBER:
+                    self._forget(entry)
+
+    def _tell_again(self, entry: Entry) -> None:
+        """Try to bring to the disk what is in memory only."""
+        if self._is_told(entry) and entry.job not in self._untold:
+            return
+        self._tell(entry)
+        left = [record for record in self._untold.pop(entry.job, []) if not self._spool.put(record)]
+        if left:
+            self._untold[entry.job] = left
+        self._try_save(entry)
 
     def due_in(self) -> float | None:
         """Seconds until an ended job's last sample is waited for no longer; None if no one waits."""
         now = self._clock.mono()
         waits = [
             self._deadline - (now - self._heard.get(entry.job, now))
-            for entry in self._entries.values()
+            for entry in self._open.values()
             if entry.ended is not None and not entry.final
         ]
         return max(min(waits), 0.0) if waits else None
 
     def save_all(self) -> None:
         """Keep all that is known, before the agent ends."""
-        for entry in self._entries.values():
+        for entry in self._open.values():
             if entry.closed is None:
                 self._try_save(entry)
 
@@ -356,49 +347,15 @@ class Jobs:
         entry.serial += 1
         if not final:
             self._try_save(entry)  # first: no two reports may ever have the same number
-        records = self._records(entry, started, meter, final=final, note=note)
+        records = reports(
+            started,
+            entry.ended if final else None,
+            meter,
+            serial=entry.serial,
+            at=min(max(self._clock.wall(), 0.0), 4e9),
+            note=note,
+        )
         return [record for record in records if not self._spool.put(record)]
-
-    def _records(
-        self, entry: Entry, started: JobStarted, meter: JobMeter, *, final: bool, note: str
-    ) -> tuple[JobUsage, JobSeries]:
-        at = min(max(self._clock.wall(), 0.0), 4e9)
-        until = started.at + meter.seconds()
-        unseen = meter.unseen_seconds()
-        if final and entry.ended is not None:
-            unseen += max(entry.ended.at - until, 0.0)
-            until = max(entry.ended.at, started.at)
-        usage = JobUsage(
-            id=new_id(),
-            cluster=self._settings.cluster,
-            node=self._settings.node,
-            at=at,
-            job=entry.job,
-            serial=entry.serial,
-            final=final,
-            since=started.at,
-            until=until,
-            gpus=meter.gpu_uses(),
-            host=meter.host_use(),
-            unseen_seconds=unseen,
-            note=" ".join(filter(None, (note, meter.note())))[:4096],
-        )
-        columns = meter.series()
-        series = JobSeries(
-            id=new_id(),
-            cluster=self._settings.cluster,
-            node=self._settings.node,
-            at=at,
-            job=entry.job,
-            serial=entry.serial,
-            final=final,
-            since=started.at,
-            step=columns.step,
-            gpus=columns.gpus,
-            cpus=columns.cpus,
-            memory_bytes=columns.memory_bytes,
-        )
-        return usage, series
 
     # --- keeping ---
 

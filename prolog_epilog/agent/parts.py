@@ -14,9 +14,10 @@ from profiler.munge import Munge
 from profiler.records import JobRef
 from profiler.sampler import GpuSampler
 from profiler.sealed import Service, believed
-from prolog_epilog.agent.daemon import Parts, Sampler
+from prolog_epilog.agent.daemon import Parts
 from prolog_epilog.agent.deliver import Delivery
 from prolog_epilog.agent.disk import Disk
+from prolog_epilog.agent.edges import Sampler
 from prolog_epilog.agent.gres import NodeGpus, ask_slurmd
 from prolog_epilog.agent.host_use import HostReader
 from prolog_epilog.agent.jobs import Jobs

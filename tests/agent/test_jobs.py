@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from profiler.host import HostReading
 from profiler.records import JobEnded, JobRef, JobSeries, JobStarted, JobUsage, Record
 from prolog_epilog.agent.disk import Calls, Disk
+from prolog_epilog.agent.edges import Clock
 from prolog_epilog.agent.intake import HookFile, parse
-from prolog_epilog.agent.jobs import REMEMBER, SAVE_EVERY, Clock, Jobs
+from prolog_epilog.agent.jobs import REMEMBER, SAVE_EVERY, Jobs
 from prolog_epilog.agent.reconcile import Found
 from prolog_epilog.agent.registry import Registry
 from tests.agent.fakes import BOOT, FakeClock, FakeGpus, FakeSpool, hook_bytes, sample, settings
