@@ -300,6 +300,19 @@ def test_what_is_on_its_way_is_not_given_up(tmp_path):
     assert "job_series" not in spool.counts().dropped
 
 
+def test_a_newer_state_needs_room_of_its_own_while_the_older_is_on_its_way(tmp_path):
+    spool = Spool(tmp_path, 2 * 4096)
+    first = usage(1, 1)
+    spool.put(first)
+    (flying,) = spool.batch(1, MIB)
+    spool.put(started(1))
+    spool.put(started(2))
+    assert spool.put(usage(1, 2)) is False
+    assert spool.counts().bytes == 2 * 4096
+    spool.done([flying.id])
+    assert [record.job.job_id for record in waiting(spool)] == [1, 2]
+
+
 def test_what_was_lost_is_told_when_there_is_room_and_survives_a_restart(tmp_path):
     spool = Spool(tmp_path, 3 * 4096)
     for job in range(5):
