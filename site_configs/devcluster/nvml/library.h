@@ -63,6 +63,15 @@ nvmlReturn_t look_gpu(nvmlDevice_t device, const char *function, struct view *ou
 
 bool mig_enabled(const struct view *view);
 
+struct work { /* what a GPU does now */
+    uint64_t utilization, power_mw;
+    bool told; /* whether NVML would tell the utilisation */
+    bool idle; /* no process is on it */
+};
+
+/* A GPU's work as its files are now, whatever they say of functions that hang or fail. */
+void work_of(unsigned int number, struct work *out);
+
 /* Whether a pointer is one of the objects of `step` bytes in an array of `size` bytes. */
 bool within(const void *pointer, const void *start, size_t size, size_t step);
 

@@ -181,30 +181,58 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v
 }
 
 /* Idle power, plus what loads state, plus nine tenths of the rest of the limit for the utilisation that states none. */
+static nvmlReturn_t power_of(const struct view *view, const struct loads *loads, uint64_t *milliwatts)
+{
+    uint64_t idle, limit, power, unstated = activity(view, loads);
+    TRY(text_number_or(&view->state, "power_idle_mw", 0, &idle));
+    TRY(text_number_or(&view->state, "power_limit_mw", idle, &limit));
+    limit = limit < UINT32_MAX ? limit : UINT32_MAX;
+    power = idle < limit ? idle : limit;
+    uint64_t share = (limit - power) * 9 / 10;
+    for (unsigned int i = 0; i < loads->count; i++)
+        if (loads->item[i].power_mw != 0) {
+            power += loads->item[i].power_mw;
+            unstated -= loads->item[i].utilization < unstated ? loads->item[i].utilization : unstated;
+        }
+    power += share * unstated / 100;
+    return text_number_or(&view->state, "power_mw", power < limit ? power : limit, milliwatts);
+}
+
 EXPORT nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *milliwatts)
 {
     struct view view;
     struct loads loads;
-    uint64_t idle, limit, power, unstated;
+    uint64_t power;
     TRY(look_gpu(device, __func__, &view));
-    TRY(text_number_or(&view.state, "power_idle_mw", 0, &idle));
-    TRY(text_number_or(&view.state, "power_limit_mw", idle, &limit));
     view_loads(&view, &loads);
-    unstated = activity(&view, &loads);
-    limit = limit < UINT32_MAX ? limit : UINT32_MAX;
-    power = idle < limit ? idle : limit;
-    uint64_t share = (limit - power) * 9 / 10;
-    for (unsigned int i = 0; i < loads.count; i++)
-        if (loads.item[i].power_mw != 0) {
-            power += loads.item[i].power_mw;
-            unstated -= loads.item[i].utilization < unstated ? loads.item[i].utilization : unstated;
-        }
-    power += share * unstated / 100;
-    TRY(text_number_or(&view.state, "power_mw", power < limit ? power : limit, &power));
+    TRY(power_of(&view, &loads, &power));
     if (milliwatts == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
     *milliwatts = (unsigned int)power;
     return NVML_SUCCESS;
+}
+
+void work_of(unsigned int number, struct work *out)
+{
+    static _Thread_local struct view view; /* a state file is 16 KiB: not on the stack of a thread */
+    static _Thread_local struct loads loads;
+    char suffix[32], path[PATH_BYTES];
+    uint64_t value;
+    *out = (struct work){.idle = true};
+    snprintf(suffix, sizeof suffix, "/%u", number);
+    if (in_node(suffix, view.directory, sizeof view.directory - sizeof "/state") != NVML_SUCCESS)
+        return;
+    snprintf(path, sizeof path, "%.*s/state", (int)(sizeof path - sizeof "/state"), view.directory);
+    view.device = &library.gpu[number];
+    if (text_read(path, &view.state) != NVML_SUCCESS)
+        return;
+    view_loads(&view, &loads);
+    out->idle = loads.count == 0;
+    out->told = !mig_enabled(&view) &&
+                text_number_or(&view.state, "utilization", activity(&view, &loads), &value) == NVML_SUCCESS;
+    out->utilization = out->told ? value : 0;
+    if (power_of(&view, &loads, &value) == NVML_SUCCESS && value <= UINT32_MAX)
+        out->power_mw = value;
 }
 
 static nvmlReturn_t temperature(nvmlDevice_t device, const char *function, unsigned int sensor, uint64_t *degrees)

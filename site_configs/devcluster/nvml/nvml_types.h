@@ -102,10 +102,4 @@ _Static_assert(sizeof(nvmlPciInfo_t) == 68, "busIdLegacy, five numbers, busId");
 _Static_assert(sizeof(nvmlProcessInfo_v2_t) == 24, "pid, memory, instance ids");
 _Static_assert(sizeof(nvmlSample_t) == 16, "timestamp, value");
 
-/* What the library asks itself. */
-nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization);
-nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *milliwatts);
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
-                                                     nvmlProcessInfo_v2_t *infos);
-
 #endif
