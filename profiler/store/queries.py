@@ -15,7 +15,19 @@ from math import isfinite
 from typing import Any, Final, Literal
 
 import msgspec
-from sqlalchemy import Column, ColumnElement, Connection, RowMapping, Select, Table, and_, or_, select, tuple_
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    RowMapping,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    or_,
+    select,
+    tuple_,
+)
 
 from profiler.answers import (
     Events,
@@ -49,6 +61,12 @@ _throttled = msgspec.json.Decoder(dict[str, float])
 _xids = msgspec.json.Decoder(tuple[int, ...])
 _faults = msgspec.json.Decoder(tuple[str, ...])
 _gpu_ref = msgspec.json.Decoder(GpuRef)
+
+
+# By place, not by name: a page may have a thousand
+_LISTED = select(job.c.pk, *(job.c[name] for name in _SUMMARY)).where(
+    job.c.pk.in_(bindparam("keys", expanding=True))
+)
 
 
 class CursorError(ValueError):
@@ -130,8 +148,11 @@ def jobs(connection: Connection, query: JobQuery) -> Jobs:
         if value is not None:
             wanted = wanted.where(job.c[name] == value)
     keys, after = _page(connection, wanted, job, job.c.sort_at, query)
-    rows = _by_key(connection, job, [pk for pk, _ in keys])
-    return Jobs(tuple(summary(row) for row in rows), after)
+    rows: dict[int, JobSummary] = {}
+    for some in chunks([pk for pk, _ in keys]):
+        for row in connection.execute(_LISTED, {"keys": some}):
+            rows[row[0]] = JobSummary(*row[1:])
+    return Jobs(tuple(rows[pk] for pk, _ in keys if pk in rows), after)
 
 
 def usage(connection: Connection, row: RowMapping, node: str | None = None) -> Usage:
@@ -216,11 +237,7 @@ def nodes(connection: Connection, cluster: str, name: str | None = None) -> Node
         # A job whose start nobody told runs as long as its usage is not the last
         .where(or_(job_node.c.started_at.is_not(None), job_node.c.final.is_(False)))
     )
-    checks = (
-        select(node_event)
-        .join(node_check, node_check.c.event_id == node_event.c.id)
-        .where(node_check.c.cluster == cluster, node_check.c.state != "ok")
-    )
+    checks = select(node_check.c.event_id).where(node_check.c.cluster == cluster, node_check.c.state != "ok")
     if name is not None:
         wanted = wanted.where(node.c.name == name)
         running = running.where(job_node.c.node == name)
@@ -229,8 +246,10 @@ def nodes(connection: Connection, cluster: str, name: str | None = None) -> Node
     for one in connection.execute(running):
         jobs_of.setdefault(one.node, []).append(JobRef(one.job_id, one.restarts))
     unwell: dict[str, list[NodeEvent]] = {}
-    for row in connection.execute(checks).mappings():
-        unwell.setdefault(row["node"], []).append(_event(row))
+    # By their ids, not by a join: PostgreSQL would read all events for it
+    for ids in chunks(connection.execute(checks).scalars().all()):
+        for row in connection.execute(select(node_event).where(node_event.c.id.in_(ids))).mappings():
+            unwell.setdefault(row["node"], []).append(_event(row))
     return Nodes(
         tuple(
             NodeSummary(
