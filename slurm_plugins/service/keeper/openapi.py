@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from inspect import cleandoc
 from typing import Any, Final
 
 import msgspec
@@ -79,13 +80,18 @@ def text() -> str:
 
 
 def _steady(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """The same with alternatives in an order of ours: msgspec's releases have several."""
-    if isinstance(value, dict):
-        return {
-            name: sorted(inner, key=json.dumps) if name == "anyOf" else _steady(inner)
-            for name, inner in value.items()
-        }
-    return [_steady(inner) for inner in value] if isinstance(value, list) else value
+    """The same whichever release of msgspec and Python made it: they differ in order and in indentation."""
+    if isinstance(value, list):
+        return [_steady(inner) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    steady = {name: _steady(inner) for name, inner in value.items()}
+    if "anyOf" in steady:
+        steady["anyOf"].sort(key=json.dumps)
+    if isinstance(steady.get("description"), str):
+        paragraphs = cleandoc(steady["description"]).split("\n\n")
+        steady["description"] = "\n\n".join(" ".join(one.split()) for one in paragraphs)
+    return steady
 
 
 def _get(one: Question, schema: dict[str, Any]) -> dict[str, Any]:
