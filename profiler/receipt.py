@@ -62,7 +62,11 @@ def headline(job: JobSummary) -> str:
     name = f' "{plain(job.name, 60)}"' if job.name else ""
     again = f" (restart {job.restarts})" if job.restarts else ""
     where = f" on {plain(job.nodes, 80)}" if job.nodes else ""
-    state = plain(job.state) if job.state else "ended" if job.ended is not None else "its state is not known"
+    # before Slurm was asked its nodes have told
+    told = (
+        "ended" if job.ended is not None else "runs" if job.started is not None else "its state is not known"
+    )
+    state = plain(job.state) if job.state else told
     parts = [state]
     if (seconds := ran(job)) is not None:
         parts[0] += f" after {span(seconds)}"
