@@ -301,8 +301,19 @@ def test_a_drain_that_holds_is_the_one_way_to_fail(installed: Installed) -> None
     drain(installed, f"v1 {int(time.time()) + 600} gpu_count: 7 of 8 GPUs\n")
     code, output = installed.hook("prolog", JOB)
     assert (code, output) == (1, b"gsub: gpu_count: 7 of 8 GPUs\n")
-    assert installed.files() == [], "a job that does not start here leaves no record of a start"
+    (path,) = installed.files()
+    assert said(path)["SLURM_JOB_ID"] == "4711", "it was given this node all the same, and its epilog comes"
     assert installed.hook("epilog", JOB) == (0, b""), "an epilog never drains"
+    shutil.rmtree(installed.spool)
+    assert installed.hook("prolog", JOB)[0] == 1
+    assert len(installed.files(installed.run)) == 1
+
+
+def test_a_variable_of_the_environment_drains_nothing(installed: Installed) -> None:
+    assert installed.hook("prolog", {**JOB, "refused": "1", "reason": "x", "expiry": "9", "RUN": "/x"}) == (
+        0,
+        b"",
+    )
 
 
 def test_the_kill_switch_lifts_the_drain(installed: Installed) -> None:
