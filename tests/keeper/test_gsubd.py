@@ -73,6 +73,7 @@ def test_a_keeper_that_cannot_start_ends_no_decisions(tmp_path: Path, munge: Mun
     process = gsubd(tmp_path, site, "--api=127.0.0.1:0")
     try:
         metrics = int(said(process, r"metrics on http://127\.0\.0\.1:(\d+)/")[1])
+        said(process, f"cannot work in {tmp_path}")
         said(process, "the keeper ended with 1; it is started again")
         assert b"gsub_keeper_up 0\n" in get(metrics, "/metrics")
         assert process.poll() is None

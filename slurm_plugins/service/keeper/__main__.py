@@ -48,7 +48,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         pipes=bool(arguments.parent),
     )
     gc.freeze()
-    asyncio.run(_run(options, file))
+    try:
+        asyncio.run(_run(options, file))
+    except OSError as error:
+        print(f"gsubd: keeper: cannot work in {options.state}: {error}", file=sys.stderr)
+        return 1
     return 0
 
 
