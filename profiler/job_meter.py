@@ -26,7 +26,7 @@ MAX_GAP = 35.0
 """For how many seconds a reading stands at most: three looks at the site's default interval, and a deadline."""
 
 _UNKNOWN_GPUS = "Slurm did not tell which GPUs of this node are the job's, so none is counted."
-_SHARED = "The GPUs are shared with other jobs, and what is told of them is what all of these did."
+_SHARED = "Jobs can share GPUs on this node: what is told of a GPU is what all jobs on it did."
 _MIG = "NVML tells memory and processes of a MIG instance, but no utilisation and no power."
 
 
@@ -68,7 +68,7 @@ class JobMeter:
 
     `gpus` are those that Slurm gave to the job (None: not known; empty: none), matched by UUID, else by the number of
     the device file. `since` is the job's start here, in seconds since the epoch. `shared` tells that other jobs may use
-    the same GPUs (shards, MPS).
+    the same GPUs (shards, MPS): NVML does not tell them apart, so the note says so.
 
     A GPU with MIG switched on is measured by its instances, each apart. Spans are taken from the samples' monotonic
     clock, so a step of the node's clock changes nothing. Samples come in the order of time.

@@ -82,7 +82,7 @@ class GpuTally(msgspec.Struct, omit_defaults=True):
     faults: list[str] = []
 
     def begin(self, reading: GpuReading, at: float) -> None:
-        """Begin with the counters of a reading from before the job: `at` is negative. What they grow by is the job's."""
+        """Begin with the counters of a reading from before the job (`at` is negative): their growth is the job's."""
         self._energy_since(reading, at)
         self._count_ecc(reading)
 

@@ -277,7 +277,8 @@ def test_mig_instances_stand_apart_and_their_gpu_is_not_counted_twice() -> None:
 
 
 def test_shared_gpus_are_said_to_be_shared() -> None:
-    assert "shared" in JobMeter([REF], SINCE, shared=True).note()
+    assert "share GPUs" in JobMeter([REF], SINCE, shared=True).note()
+    assert JobMeter([REF], SINCE).note() == ""
 
 
 def test_a_gpu_that_nobody_sees_stays_in_the_record_with_what_is_wrong() -> None:

@@ -6,7 +6,7 @@ import math
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiler.series import LIMIT, Series, SeriesState
@@ -63,6 +63,7 @@ _pieces = st.lists(
 
 
 @given(_pieces)
+@settings(deadline=None)
 def test_the_sum_is_kept(pieces: list[tuple[float, float, float | None]]) -> None:
     series, wanted, at = Series(), 0.0, 0.0
     for pause, length, value in pieces:
@@ -76,6 +77,7 @@ def test_the_sum_is_kept(pieces: list[tuple[float, float, float | None]]) -> Non
 
 
 @given(_pieces, st.integers(0, 30))
+@settings(deadline=None)
 def test_a_restart_anywhere_changes_nothing(
     pieces: list[tuple[float, float, float | None]], cut: int
 ) -> None:
