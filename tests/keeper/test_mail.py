@@ -98,7 +98,7 @@ def test_a_receipt(site: Site) -> None:
     assert mailer.run_once(site.store, NOW) == 1
     (address, message), = site.server.took  # fmt: skip
     assert address == "ada@example.org" == message["To"] and message["From"] == "gsub@example.org"
-    assert message["Subject"] == '[lab] job 1 "train": COMPLETED after 1 h, exit code 0'
+    assert message["Subject"] == "[lab] job 1 COMPLETED: train"
     assert message["Auto-Submitted"] == "auto-generated" and message.get_content_type() == "text/plain"
     lines = site.text().splitlines()
     assert (

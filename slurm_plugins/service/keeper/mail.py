@@ -54,6 +54,8 @@ _AT_ONCE: Final = 500  # jobs of one run
 _MAILS: Final = 50
 _FIRST_PAUSE: Final = 60.0
 _LONGEST_PAUSE: Final = 3600.0
+_SUBJECT: Final = 68
+"""Signs of a subject: one line, with its name (RFC 5322, 2.1.1)."""
 _USER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 
@@ -275,13 +277,13 @@ class Mailer:
 
     def _message(self, address: str, usages: Sequence[Usage], now: float) -> EmailMessage:
         jobs = [usage.job for usage in usages]
-        subject = f"job {headline(jobs[0])}" if len(jobs) == 1 else f"{len(jobs)} jobs have ended"
+        subject = _subject(jobs[0]) if len(jobs) == 1 else f"{len(jobs)} jobs have ended"
         if not self._sender:
             self._sender = f"gsub@{socket.getfqdn()}"
         message = EmailMessage()
         message["From"] = self._sender
         message["To"] = address
-        message["Subject"] = plain(f"[{self._cluster}] {subject}", 150)
+        message["Subject"] = plain(f"[{self._cluster}] {subject}", _SUBJECT)
         message["Date"] = formatdate(now)
         host = self._sender.rpartition("@")[2]
         message["Message-ID"] = f"<gsub.{self._cluster}.{jobs[0].job_id}.{jobs[0].restarts}@{host}>"
@@ -327,6 +329,11 @@ def _read(file: Path) -> _Kept:
 
 def _key(job: JobSummary) -> str:
     return f"{job.job_id}/{job.restarts}"
+
+
+def _subject(job: JobSummary) -> str:
+    """What counts comes first: the rest may be cut off."""
+    return f"job {shown_id(job)} {job.state or 'has ended'}{f': {job.name}' if job.name else ''}"
 
 
 def _body(usages: Sequence[Usage]) -> Iterator[str]:
