@@ -68,10 +68,14 @@ class Machine:
         elif words[0].startswith("systemd-"):
             self._outside([words[0], f"--root={self.root}", *words[1:]])
         else:
-            env = {**pythonenv.pip_environment(), "PATH": SYSTEM_PATH, "SLURM_CONF": "/etc/slurm/slurm.conf"}
-            bare = ["env", "-i", *(f"{key}={value}" for key, value in env.items())]
-            done = self.cluster.run([*bare, "bash", "-c", line], cwd=self.source, timeout=400)
+            done = self.run(line)
             assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+
+    def run(self, line: str) -> subprocess.CompletedProcess[str]:
+        """Run a line as root in the source folder, with nothing set that would tell where gsub or Slurm are."""
+        env = {**pythonenv.pip_environment(), "PATH": SYSTEM_PATH}
+        bare = ["env", "-i", *(f"{key}={value}" for key, value in env.items())]
+        return self.cluster.run([*bare, "bash", "-c", line], cwd=self.source, timeout=400)
 
     def _outside(self, line: list[str]) -> None:
         done = subprocess.run(line, capture_output=True, text=True)
@@ -105,13 +109,13 @@ class Machine:
 
 
 def commands(document: Path) -> dict[str, list[str]]:
-    """What a guide has typed on `controller#` and `node#`, under the headings of its sections."""
+    """What a guide has typed on `controller#`, `node#` and `all#`, under the headings of its sections."""
     found: dict[str, list[str]] = {}
     heading = ""
     for line in document.read_text().splitlines():
         if line.startswith("#"):
             heading = line.lstrip("# ")
-        typed = re.match(r"(?:controller|node)# (.*)", line)
+        typed = re.match(r"(?:controller|node|all)# (.*)", line)
         if typed:
             found.setdefault(heading, []).append(typed[1])
     return found

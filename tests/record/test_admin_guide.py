@@ -17,7 +17,7 @@ from tests.record.machine import NODE, Machine, commands
 
 GUIDE = Path(__file__).parents[2] / "docs/admin.md"
 TYPED = commands(GUIDE)
-INSTALL = ("The controller's host", "Every node", "Slurm")
+INSTALL = ("A user", "The controller's host", "Every node", "Slurm")
 CHAIN = "A site that has a prolog already"
 CHECK = "Does it work?"
 REMOVE = "Taking it out"
@@ -48,7 +48,7 @@ def shown(machine: Machine, job: str) -> str:
     """What `gsub usage` tells of it, once it has ended for the record too."""
     deadline = time.monotonic() + 90
     while True:
-        done = machine.cluster.run(["/opt/gsub/bin/gsub", "usage", job])
+        done = machine.run(f"gsub usage {job}")
         if "FAILED" in done.stdout:
             return done.stdout
         assert time.monotonic() < deadline, f"no record of job {job}: {done.stdout}{done.stderr}"
