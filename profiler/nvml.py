@@ -251,19 +251,7 @@ class NvmlReader:
         if not known:
             return None
         self._sampled[gpu] = known[-1][0]
-        steps = [((at - before) / 1e6, value) for (before, _), (at, value) in itertools.pairwise(known)]
-        since = time.time() - known[-1][0] / 1e6
-        if since >= 0:
-            steps.append((since, now))
-        pieces: list[tuple[float, float]] = []
-        for seconds, value in steps:
-            if value > 100 or seconds > _LONGEST_SAMPLE:
-                pieces.clear()  # what is older than a hole is not just before the rest
-            elif pieces and pieces[-1][1] == value:
-                pieces[-1] = pieces[-1][0] + seconds, value
-            else:
-                pieces.append((seconds, float(value)))
-        return tuple(pieces) or None
+        return history(known, now, time.time())
 
     def _memory(self, reading: GpuReading, handle: _Handle) -> GpuReading:
         # Version 2 tells apart what the driver reserves; older drivers (before 510) count it as used.
@@ -382,6 +370,28 @@ class NvmlReader:
 def _address(handle: _Handle) -> int | None:
     """Where a handle points: ctypes' pointers do not compare."""
     return ctypes.cast(handle, ctypes.c_void_p).value
+
+
+def history(samples: list[tuple[int, int]], now: float, at: float) -> tuple[tuple[float, float], ...] | None:
+    """What samples (microseconds since the epoch, per cent), in order, tell of the time up to `at`, in seconds.
+
+    (seconds, per cent), oldest first; nothing from before a hole, as it would not be just before the rest.
+    """
+    steps: list[tuple[float, float]] = [
+        ((end - start) / 1e6, value) for (start, _), (end, value) in itertools.pairwise(samples)
+    ]
+    since = at - samples[-1][0] / 1e6
+    if since >= 0:
+        steps.append((since, now))
+    pieces: list[tuple[float, float]] = []
+    for seconds, value in steps:
+        if value > 100 or seconds > _LONGEST_SAMPLE:
+            pieces.clear()
+        elif pieces and pieces[-1][1] == value:
+            pieces[-1] = pieces[-1][0] + seconds, value
+        else:
+            pieces.append((seconds, float(value)))
+    return tuple(pieces) or None
 
 
 def _flag(value: _Number) -> bool | None:

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from profiler.gpu import GpuIdentity, GpuProcess, GpuReading, GpusUnavailableError
-from profiler.nvml import NvmlReader
+from profiler.nvml import NvmlReader, history
 from profiler.sampler import GpuSampler
 from tests.nvml_helper import NODE, Emulation, emulation, nvml_library
 
@@ -131,6 +131,27 @@ def test_what_was_between_two_readings_is_told_by_the_drivers_own_samples(emulat
     assert third.recent is not None and sum(seconds for seconds, _ in third.recent) < 1.0
     idle, busy = 62.0, 62.0 + 0.9 * 338 * 0.8
     assert second.energy_j == pytest.approx(busy * loaded + idle * (at[1] - at[0] - loaded), rel=0.25)
+
+
+# samples (tenths of a second, per cent), the utilisation now, the time now in tenths -> (tenths, per cent)
+HISTORIES = [
+    ([(10, 5), (12, 80), (14, 80), (16, 0)], 0, 17, [(4, 80), (3, 0)]),
+    ([(10, 5)], 70, 12, [(2, 70)]),
+    ([(10, 5), (12, 80)], 80, 11, [(2, 80)]),  # the clock was set back
+    ([(10, 5), (12, 80), (14, 4294967295), (16, 20)], 20, 16, [(2, 20)]),  # no value: a hole
+    ([(10, 5), (12, 80), (112, 90), (114, 20)], 30, 115, [(2, 20), (1, 30)]),  # a hole of ten seconds
+    ([(10, 5), (12, 80)], 80, 500, None),  # nothing of late
+]
+
+
+@pytest.mark.parametrize(("samples", "now", "at", "expected"), HISTORIES)
+def test_the_drivers_samples_as_time(
+    samples: list[tuple[int, int]], now: int, at: int, expected: list[tuple[int, int]] | None
+) -> None:
+    found = history([(10_000_000 + tenth * 100_000, value) for tenth, value in samples], now, 10 + at / 10)
+    assert (found is None) == (expected is None)
+    for (seconds, value), (tenths, wanted) in zip(found or (), expected or (), strict=True):
+        assert value == wanted and seconds == pytest.approx(tenths / 10)
 
 
 def test_a_driver_that_keeps_no_samples(emulation: Emulation) -> None:
