@@ -39,6 +39,9 @@ _log = logging.getLogger("gsub-noded")
 
 _TURN: Final = 5.0  # seconds at most from one turn of the loop to the next
 _BLIND_TURN: Final = 1.0  # where the kernel does not tell of new files
+_HOOKS_A_TURN: Final = (
+    200  # after a week without an agent there are thousands, and systemd wants to hear of us
+)
 _RECONCILE_EVERY: Final = 30.0
 _KEEP_HEALTH_EVERY: Final = 300.0
 _HOST_DEADLINE: Final = 3.0  # seconds for which a sample waits to be told of CPUs and memory
@@ -184,7 +187,9 @@ class Agent:
                 "hook_unfit", "warning", f"{path.name} of {path.parent} is set aside: {why}"
             )
             self._drop(lambda path=path: self._intake.set_aside(path))  # type: ignore[misc]
-        taken = [hook for hook in hooks if self._take(hook)]
+        taken = [hook for hook in hooks[:_HOOKS_A_TURN] if self._take(hook)]
+        if taken and len(hooks) > _HOOKS_A_TURN:
+            self._post(lambda: None)  # the rest comes at once, after what else is due
         if taken:
             self._jobs.end_of_other_boots()
             starts = any(hook.event == "prolog" for hook in taken)

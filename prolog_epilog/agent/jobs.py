@@ -152,7 +152,9 @@ class Jobs:
                 entry.ended, entry.end_told, entry.end_hook = None, False, ""
                 entry.final, entry.closed = False, None
             entry.gpu_env = hook.gpu_env
-            gpus = self._gpus.of(hook.gpu_env, sample)
+            # A prolog that names no GPU says that there is none; what was cut off, or a step's environment, does not
+            told = (hook.whole and not reconciled) or "SLURM_JOB_GPUS" in hook.gpu_env
+            gpus = self._gpus.of(hook.gpu_env, sample) if told else None
             record = intake.started(
                 hook, cluster=self._settings.cluster, node=self._settings.node, job=hook.job, gpus=gpus
             )
@@ -267,7 +269,7 @@ class Jobs:
 
     def _completed(self, entry: Entry, meter: JobMeter, sample: GpuSample) -> JobMeter:
         """The job's meter; a new one once it is known which GPUs are to be measured."""
-        if entry.started is None or entry.started.gpus is not None:
+        if entry.started is None or entry.started.gpus is not None or not entry.gpu_env:
             return meter
         gpus = self._gpus.of(entry.gpu_env, sample)
         if gpus is None:

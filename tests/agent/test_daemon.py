@@ -228,18 +228,18 @@ def test_the_hooks_folders_are_roots_alone(rig: Rig) -> None:
     assert eventually(lambda: (rig.folder / "run" / "new").stat().st_mode & 0o777 == 0o700)
 
 
-def test_two_hundred_jobs_at_once_are_all_there(rig: Rig) -> None:
-    for job in range(1, 201):
+def test_hundreds_of_jobs_at_once_are_all_there(rig: Rig) -> None:
+    for job in range(1, 301):
         rig.hook("prolog", job)
         if job % 2:
             rig.hook("epilog", job)
-    rig.await_(JobStarted, count=200)
-    rig.await_(JobEnded, count=100)
+    rig.await_(JobStarted, count=300)
+    rig.await_(JobEnded, count=150)
     rig.look()
-    rig.spool.await_(lambda: len(rig.spool.of(JobUsage)) == 100)
+    rig.spool.await_(lambda: len(rig.spool.of(JobUsage)) == 150)
     assert eventually(lambda: rig.files() == [])
     records = [r for r in rig.spool.records if isinstance(r, JobStarted | JobEnded)]
-    assert len({identity(record) for record in records}) == len(records) == 300
+    assert len({identity(record) for record in records}) == len(records) == 450
 
 
 def test_what_health_checks_say_goes_to_the_spool(rig: Rig) -> None:

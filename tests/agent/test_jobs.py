@@ -170,6 +170,16 @@ def test_which_gpus_are_the_jobs_may_be_known_later(node: Node) -> None:
     assert final.unseen_seconds is not None and final.unseen_seconds <= 30
 
 
+def test_what_was_cut_off_before_the_gpus_tells_of_none_nor_of_any(node: Node) -> None:
+    hook = parse(Path("/x/prolog.7.0.9"), b"GSUB_HOOK=1\0EVENT=prolog\0SLURM_JO", 5.0, patient=False)
+    node.jobs.take(hook, None)
+    node.jobs.found(Found(JobRef(8), None, {}), None)
+    node.look()
+    assert [record.gpus for record in node.spool.of(JobStarted)] == [None, None]
+    node.jobs.take(node.hook("prolog", 9), None)
+    assert node.spool.of(JobStarted)[-1].gpus == ()
+
+
 def test_a_prolog_twice_is_one_start(node: Node) -> None:
     node.prolog()
     node.run(20)
