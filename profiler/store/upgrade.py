@@ -67,6 +67,9 @@ def upgrade(connection: Connection, name: str, to: str = HEAD) -> tuple[str, str
     if before < to:
         from alembic import command
 
+        if connection.dialect.name == "postgresql":
+            # A step over millions of rows, and a restore after it, may take their time
+            connection.execute(text("SET LOCAL statement_timeout = 0"))
         command.upgrade(_config(connection), to)
     return before, version(connection)
 
