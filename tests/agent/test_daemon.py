@@ -277,7 +277,7 @@ def test_systemd_hears_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setenv("NOTIFY_SOCKET", "@" + address[1:])
         monkeypatch.setenv("WATCHDOG_USEC", "300000")
         monkeypatch.delenv("WATCHDOG_PID", raising=False)
-        said = []
+        said: list[str] = []
         with running(tmp_path):
             while not said or not said[-1].startswith("WATCHDOG=1"):
                 said.append(listener.recv(4096).decode())
@@ -405,7 +405,7 @@ class Process:
     def has(self, kind: type, job: int, **what: Any) -> bool:
         return any(
             isinstance(record, kind)
-            and record.job.job_id == job  # type: ignore[attr-defined]
+            and record.job == JobRef(job)
             and all(getattr(record, key) == value for key, value in what.items())
             for record in self.records()
         )
