@@ -127,6 +127,9 @@ def test_an_attempt_that_was_requeued_has_ended():
     row = a_row(state=JobState.UNKNOWN, flags=frozenset({JobFlag.REQUEUED}), restarts=0)
     facts = of_accounting(row, "lab")
     assert (facts.state, facts.ended, facts.final) == ("REQUEUED", T0 + 3600, True)
+    assert facts.exit_code is None and facts.signal is None, "it did not end by itself"
+    facts = of_accounting(replace(row, exit=ExitStatus(7)), "lab")
+    assert facts.exit_code == 7, "the one for which the site has it requeued (RequeueExit)"
 
 
 def test_a_row_without_an_end_is_not_final():

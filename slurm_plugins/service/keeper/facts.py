@@ -63,6 +63,8 @@ def of_job(job: Job, cluster: str, now: float) -> JobFacts:
 def of_accounting(row: AccountingRecord, cluster: str) -> JobFacts:
     """An attempt as slurmdbd holds it; before 24.11 it does not say which one (`restarts`): its start tells."""
     final = row.ended
+    # An attempt that was requeued by hand did not end by itself: 0:0 is then no exit code [measured, 22.05 and 26.05]
+    exited = final and (JobFlag.REQUEUED not in row.flags or bool(row.exit))
     return JobFacts(
         cluster=cluster,
         job_id=row.id,
@@ -79,9 +81,9 @@ def of_accounting(row: AccountingRecord, cluster: str) -> JobFacts:
         qos=_told(row.qos),
         state=_state(row),
         reason=_told(row.reason),
-        exit_code=row.exit.code if final else None,
-        signal=row.exit.signal if final else None,
-        derived_exit_code=row.derived_exit.code if final else None,
+        exit_code=row.exit.code if exited else None,
+        signal=row.exit.signal if exited else None,
+        derived_exit_code=row.derived_exit.code if exited else None,
         submitted=_seconds(row.submitted),
         eligible=_seconds(row.eligible),
         started=_seconds(row.start),
