@@ -20,26 +20,30 @@ USAGE = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the agent. Exit code 0 after SIGTERM, 1 when its folders cannot be used, 2 for a wrong configuration."""
+    """Run the agent. Exit code 0 after SIGTERM, 1 when it cannot have its folders, 2 for a wrong configuration."""
     arguments = _parser().parse_args(argv)
     _log_to_stderr(arguments.verbose)
     os.umask(0o077)
+    from prolog_epilog.agent.alone import NotAloneError, alone
+
     try:
         settings = _settings(arguments)
+        alone(settings.spool)  # before the spool is opened, which clears up what another one may be writing
         if settings.site.slurm.conf:
             os.environ["SLURM_CONF"] = settings.site.slurm.conf  # for slurmd -G
+        from prolog_epilog.agent.daemon import Agent
         from prolog_epilog.agent.parts import real_parts
 
-        parts = real_parts(settings)
+        agent = Agent(settings, real_parts(settings))
     except (SettingsError, SiteError) as error:
         print(f"gsub-noded: {error}", file=sys.stderr)
         return USAGE
-    from prolog_epilog.agent.daemon import Agent
-
+    except NotAloneError as error:  # it may be on its way out: systemd tries again
+        print(f"gsub-noded: {error}\n  try: end that one, or give this one another --spool", file=sys.stderr)
+        return 1
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: agent.stop())
     try:
-        agent = Agent(settings, parts)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: agent.stop())
         agent.run()
     except OSError as error:
         print(

@@ -30,6 +30,7 @@ from profiler.records import (
     decode,
     identity,
 )
+from prolog_epilog.agent.alone import NotAloneError, alone
 from prolog_epilog.agent.daemon import Agent, Parts
 from prolog_epilog.agent.jobs import Jobs
 from prolog_epilog.agent.settings import SettingsError, node_name, slurmd_spool
@@ -431,6 +432,34 @@ def test_from_the_hooks_to_the_spool(process: Process) -> None:
     (gpu,) = usage.gpus
     assert gpu.gpu.minor == 2 and gpu.gpu.uuid and gpu.utilisation_mean == pytest.approx(70, abs=0.7)
     assert process.kill(signal.SIGTERM) == 0
+
+
+def test_there_is_one_agent_a_node(process: Process) -> None:
+    again = command(
+        "--site", process.site, "--node", NODE, "--run", process.hooks.run, "--spool", process.hooks.spool
+    )
+    assert again.returncode == 1 and f"process {process.process.pid}" in again.stderr
+    process.kill()
+    process.start()
+
+
+def test_an_agent_that_was_killed_but_hangs_is_no_agent(tmp_path: Path) -> None:
+    lock = alone(tmp_path)
+    assert lock is not None
+    try:
+        with pytest.raises(NotAloneError, match=str(os.getpid())):
+            alone(tmp_path)
+        (tmp_path / "proc" / str(os.getpid())).mkdir(parents=True)
+        (tmp_path / "proc" / str(os.getpid()) / "stat").write_text(f"{os.getpid()} (python (3)) Z 1 1\n")
+        again = alone(tmp_path, tmp_path / "proc")
+        assert again is not None
+        os.close(again)
+    finally:
+        os.close(lock)
+    last = alone(tmp_path)
+    assert last is not None
+    os.close(last)
+    assert alone(Path("/proc/nowhere")) is None
 
 
 def test_a_driver_that_hangs_holds_up_neither_hook_nor_end_nor_the_agents_own(process: Process) -> None:
