@@ -254,8 +254,9 @@ class Jobs:
             meter = self._meters.get(entry.job)
             if meter is None or entry.final:
                 continue
+            # Of one that has ended too: both hooks' files may have been here before the first look
+            meter = self._completed(entry, meter, sample)
             if entry.ended is None:
-                meter = self._completed(entry, meter, sample)
                 meter.add(sample, at, host.get(entry.job.job_id))
                 continue
             ended = sample.at if entry.ended_mono is None else entry.ended_mono

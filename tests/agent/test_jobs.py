@@ -170,6 +170,18 @@ def test_which_gpus_are_the_jobs_may_be_known_later(node: Node) -> None:
     assert final.unseen_seconds is not None and final.unseen_seconds <= 30
 
 
+def test_which_gpus_are_the_jobs_may_be_known_only_after_its_end(node: Node) -> None:
+    node.gpus.blind = True
+    node.prolog()
+    node.clock.pass_(20)
+    node.epilog()
+    node.gpus.blind = False
+    node.clock.pass_(1)
+    node.look()
+    (final,) = node.finals()
+    assert [use.gpu.minor for use in final.gpus] == [3] and final.until - final.since == 20.0
+
+
 def test_what_was_cut_off_before_the_gpus_tells_of_none_nor_of_any(node: Node) -> None:
     hook = parse(Path("/x/prolog.7.0.9"), b"GSUB_HOOK=1\0EVENT=prolog\0SLURM_JO", 5.0, patient=False)
     node.jobs.take(hook, None)
