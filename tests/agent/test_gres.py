@@ -175,3 +175,19 @@ def test_a_slurmd_that_hangs_or_fails_is_an_error_in_time(
     fake_slurmd(tmp_path, monkeypatch, "import sys; sys.exit('fatal: no such node')")
     with pytest.raises(OSError, match="no such node"):
         ask_slurmd("n3", deadline=60)
+
+
+@pytest.mark.parametrize(
+    ("count", "files", "minors"),
+    [
+        (8, "/x/dev/nvidia[0-7]", tuple(range(8))),  # 22.05 without types: one line for a whole range
+        (4, "/dev/nvidia[1,3-5]", (1, 3, 4, 5)),
+        (2, "/dev/nvidia2,/dev/nvidia0", (2, 0)),
+        (1, "/dev/nvidia6", (6,)),
+    ],
+)
+def test_a_line_may_stand_for_a_range_of_gpus(count: int, files: str, minors: tuple[int, ...]) -> None:
+    line = f"slurmd: Gres Name=gpu Type=(null) Count={count} Index=0 ID=7696487 File={files} (null)"
+    numbers = ",".join(map(str, range(count)))
+    found = NodeGpus(lambda: line).of({"SLURM_JOB_GPUS": numbers}, None)
+    assert found is not None and tuple(gpu.minor for gpu in found) == minors
