@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Final, Literal
@@ -230,21 +230,13 @@ def courses(connection: Connection, row: RowMapping, node: str | None, limit: in
 def nodes(connection: Connection, cluster: str, name: str | None = None) -> Nodes:
     """The nodes of a cluster: what runs on each and what is not well there."""
     wanted = select(node.c.name, node.c.heard).where(node.c.cluster == cluster)
-    running = (
-        select(job_node.c.node, job.c.job_id, job.c.restarts)
-        .join(job, job.c.pk == job_node.c.job)
-        .where(job_node.c.ended_at.is_(None), job.c.cluster == cluster, job.c.ended.is_(None))
-        # A job whose start nobody told runs as long as its usage is not the last
-        .where(or_(job_node.c.started_at.is_not(None), job_node.c.final.is_(False)))
-    )
     checks = select(node_check.c.event_id).where(node_check.c.cluster == cluster, node_check.c.state != "ok")
     if name is not None:
         wanted = wanted.where(node.c.name == name)
-        running = running.where(job_node.c.node == name)
         checks = checks.where(node_check.c.node == name)
     jobs_of: dict[str, list[JobRef]] = {}
-    for one in connection.execute(running):
-        jobs_of.setdefault(one.node, []).append(JobRef(one.job_id, one.restarts))
+    for at, ref in _running(connection, cluster, name):
+        jobs_of.setdefault(at, []).append(ref)
     unwell: dict[str, list[NodeEvent]] = {}
     # By their ids, not by a join: PostgreSQL would read all events for it
     for ids in chunks(connection.execute(checks).scalars().all()):
@@ -261,6 +253,26 @@ def nodes(connection: Connection, cluster: str, name: str | None = None) -> Node
             for one in sorted(connection.execute(wanted), key=lambda row: str(row.name))
         )
     )
+
+
+def _running(connection: Connection, cluster: str, name: str | None) -> Iterator[tuple[str, JobRef]]:
+    """What runs, and on which node."""
+    # In two steps, lest SQLite begin with all jobs of the cluster: first the few rows of the index of open ones
+    wanted = select(job_node.c.job).where(job_node.c.ended_at.is_(None))
+    rows = (
+        select(job_node.c.node, job.c.cluster, job.c.job_id, job.c.restarts)
+        .join(job, job.c.pk == job_node.c.job)
+        .where(job_node.c.ended_at.is_(None), job.c.ended.is_(None))
+        # A job whose start nobody told runs as long as its usage is not the last
+        .where(or_(job_node.c.started_at.is_not(None), job_node.c.final.is_(False)))
+    )
+    if name is not None:
+        wanted = wanted.where(job_node.c.node == name)
+        rows = rows.where(job_node.c.node == name)
+    for some in chunks(sorted(set(connection.execute(wanted).scalars()))):
+        for row in connection.execute(rows.where(job_node.c.job.in_(some))):
+            if row.cluster == cluster:
+                yield row.node, JobRef(row.job_id, row.restarts)
 
 
 def events(connection: Connection, query: EventQuery) -> Events:
@@ -290,16 +302,20 @@ def _event(row: RowMapping) -> NodeEvent:
 
 def verdicts(connection: Connection, query: VerdictQuery) -> Verdicts:
     """A page of verdicts. Raises CursorError."""
-    wanted = select(verdict.c.pk, verdict.c.at).where(verdict.c.cluster == query.cluster)
-    if query.uid is not None:
-        wanted = wanted.where(verdict.c.uid == query.uid)
-    if query.job_id is not None:
+    wanted = select(verdict.c.pk, verdict.c.at)
+    if query.job_id is None:
+        wanted = wanted.where(verdict.c.cluster == query.cluster)
+    else:
+        # Its attempts are looked up first, and nothing else is searched by: a planner might take the cluster's verdicts
         attempts = select(job.c.pk).where(job.c.cluster == query.cluster, job.c.job_id == query.job_id)
         if query.restarts is not None:
             attempts = attempts.where(job.c.restarts == query.restarts)
-        wanted = wanted.where(verdict.c.job.in_(attempts))
+        found = connection.execute(attempts.order_by(job.c.restarts.desc()).limit(LIMIT)).scalars().all()
+        wanted = wanted.where(verdict.c.job.in_(found))
+    if query.uid is not None:
+        wanted = wanted.where(verdict.c.uid == query.uid)
     keys, after = _page(connection, wanted, verdict, verdict.c.at, query)
-    found = {
+    rows = {
         row["pk"]: row
         for some in chunks([pk for pk, _ in keys])
         for row in connection.execute(
@@ -309,7 +325,7 @@ def verdicts(connection: Connection, query: VerdictQuery) -> Verdicts:
         ).mappings()
     }
     names = ("cluster", "job_id", "restarts", "reason", "confidence", "evidence", "source", "at")
-    return Verdicts(tuple(Verdict(**{name: found[pk][name] for name in names}) for pk, _ in keys), after)
+    return Verdicts(tuple(Verdict(**{name: rows[pk][name] for name in names}) for pk, _ in keys), after)
 
 
 def _page(

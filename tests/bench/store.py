@@ -44,6 +44,8 @@ YEAR = 365 * 86400.0
 NOW = 1_760_000_000.0
 _GIB = 1 << 30
 _NODES = 256
+_RUNNING = 600
+"""The last so many jobs still run."""
 _BATCH = 500
 _SIZES = ((1, 70), (2, 8), (4, 8), (8, 9), (16, 3), (32, 1.5), (64, 0.5))
 _ENDS = (
@@ -76,6 +78,7 @@ class Site:
         begin = NOW - YEAR + YEAR * number / self.jobs + r.random() * 60
         end = begin + length
         code = 0 if state == "COMPLETED" else r.choice((1, 2, 127, 137))
+        running = number >= self.jobs - _RUNNING
         first = r.randrange(_NODES)
         nodes = [f"node{(first + n) % _NODES:03d}" for n in range((gpus + 7) // 8)]
         hosts = ",".join(nodes)
@@ -97,9 +100,22 @@ class Site:
                 uses = tuple(self._use(gpu, at - begin) for gpu in refs)
                 host = HostUse("cgroup2", (at - begin) * 6.5, 8.0, 30 * _GIB, 22 * _GIB, 64 * _GIB, 0)
                 records.append(
-                    JobUsage(self._id(), *word, at, ref, serial, serial == 2, begin, at, uses, host, 0.0)
+                    JobUsage(
+                        self._id(),
+                        *word,
+                        at,
+                        ref,
+                        serial,
+                        serial == 2 and not running,
+                        begin,
+                        at,
+                        uses,
+                        host,
+                        0.0,
+                    )
                 )
-            records.append(JobEnded(self._id(), *word, end, ref, "epilog", code, 0, 0))
+            if not running:
+                records.append(JobEnded(self._id(), *word, end, ref, "epilog", code, 0, 0))
             if number > self.jobs * 3 / 4:
                 course = r.choice(self._courses)
                 columns = tuple(GpuSeries(gpu, *course) for gpu in refs)
@@ -121,10 +137,10 @@ class Site:
         facts = JobFacts(
             cluster=CLUSTER, job_id=ref.job_id, restarts=ref.restarts, name=f"train-{number % 1013}", user=user,
             uid=uid,
-            account=account, partition="gpu", qos="normal", state=state, exit_code=code, submitted=begin - 600,
+            account=account, partition="gpu", qos="normal", state="RUNNING" if running else state, exit_code=code, submitted=begin - 600,
             eligible=begin - 600, started=begin, ended=end, time_limit=86400.0, nodes=hosts, cpus=8 * gpus, gpus=gpus,
             memory_asked_bytes=64 * _GIB,
-            work_dir=f"/home/{user}/project/run-{number % 97}", final=True,
+            work_dir=f"/home/{user}/project/run-{number % 97}", final=not running,
         )  # fmt: skip
         return records, facts
 
