@@ -83,6 +83,8 @@ class Site:
         nodes = [f"node{(first + n) % _NODES:03d}" for n in range((gpus + 7) // 8)]
         hosts = ",".join(nodes)
         ref = JobRef(number + 1, 1 if r.random() < 0.01 else 0)
+        if running:
+            state = "RUNNING"
         records: list[Record] = []
         for node in nodes:
             refs = tuple(
@@ -137,7 +139,7 @@ class Site:
         facts = JobFacts(
             cluster=CLUSTER, job_id=ref.job_id, restarts=ref.restarts, name=f"train-{number % 1013}", user=user,
             uid=uid,
-            account=account, partition="gpu", qos="normal", state="RUNNING" if running else state, exit_code=code, submitted=begin - 600,
+            account=account, partition="gpu", qos="normal", state=state, exit_code=code, submitted=begin - 600,
             eligible=begin - 600, started=begin, ended=end, time_limit=86400.0, nodes=hosts, cpus=8 * gpus, gpus=gpus,
             memory_asked_bytes=64 * _GIB,
             work_dir=f"/home/{user}/project/run-{number % 97}", final=not running,
