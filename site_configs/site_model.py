@@ -75,7 +75,7 @@ _MAIL_FROM = t.word(
 _MAIL_DOMAIN = t.word("a mail domain", r"[A-Za-z0-9.-]{1,253}", 'Write it like "example.org".')
 _STORE_URL = t.word(
     "the address of a store",
-    r"sqlite:////[^\s?#]+|postgresql\+psycopg://[^\s:@/]*(@[^\s@/]+)?/[^\s]+",
+    r"sqlite:////[^\s?#]+|postgresql\+psycopg://[^\s:@/]*(@[^\s@/]*)?/(?!\S*[?&]password=)[^\s]+",
     'Write "sqlite:////PATH" or "postgresql+psycopg://USER@HOST/NAME"; a password goes into ~/.pgpass.',
 )
 

@@ -179,6 +179,10 @@ VALID: dict[str, tuple[str, Callable[[Site], bool]]] = {
         'store.url = "postgresql+psycopg://gsub@db:5432/gsub"',
         lambda s: "db:5432" in s.store.url,
     ),
+    "PostgreSQL by its socket": (
+        'store.url = "postgresql+psycopg://gsub@/gsub?host=/run/postgresql"',
+        lambda s: s.store.url.endswith("host=/run/postgresql"),
+    ),
     "relative path": (
         'topology.file = "topology.conf"',
         lambda s: s.topology.file == "/etc/gsub/topology.conf",
@@ -273,6 +277,10 @@ INVALID = [
     ('store.url = "mysql://x"', ["store.url", "sqlite:////PATH"]),
     (
         'store.url = "postgresql+psycopg://gsub:secret@db/gsub"',
+        ["store.url", "a password goes into ~/.pgpass"],
+    ),
+    (
+        'store.url = "postgresql+psycopg://gsub@/gsub?host=/run/postgresql&password=secret"',
         ["store.url", "a password goes into ~/.pgpass"],
     ),
     ('service.url = "controller:6830"', ["service.url", "http://"]),
