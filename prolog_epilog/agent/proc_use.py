@@ -1,9 +1,10 @@
 """What jobs use, by their processes in /proc: for nodes on which Slurm makes no cgroups. Less exact, and cheap.
 
-A process is of a job by SLURM_JOB_ID in the environment that it began with, which anybody can set; so it counts only
-if it belongs to the user for whom a step daemon (slurmstepd, root's) has begun a process of that job. Processes that
-are known cost one or two reads a look; what is none of ours is looked at again now and then, as its number may be
-given to another.
+A process is of a job if a step daemon of that job began it (`step_daemon`), or by SLURM_JOB_ID in the environment that
+it began with, which anybody can set; so that counts only if it belongs to the user for whom a step daemon has begun a
+process of that job. Processes that are known cost two reads a look; what is none of ours is looked at again now and
+then, as its number may be given to another. However many a user has, looks take a small part of a CPU's time, and each
+begins with another process.
 
 CPU time is what the living processes used and what those used that they have waited for, so a process that came and
 went between two looks counts. What nobody waited for is kept from the last look.
@@ -12,21 +13,25 @@ went between two looks counts. What nobody waited for is kept from the last look
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from profiler.host import HostReading
+from prolog_epilog.agent.step_daemon import NAME, StepDaemon, read, real_uid, step_daemon
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _MAX_PIDS = 32768  # looked at in a look; of a fork bomb the rest waits
 _MAX_NEW = 4096  # environments read in a look
 _MAX_ENVIRON = 1 << 18
-_MAX_FILE = 1 << 16
+_MOST_SECONDS = 0.5  # of CPU time in a look
+_DEAR = 0.1  # seconds of CPU time: after a look that took as long there is none for 20 times as long
+_PAUSE = 20
+_DIGITS = 10  # of a job's id
 _AGAIN = 16  # every so many looks a process that is none of a job's is looked at again
 _YOUNG = 2  # looks in which a process may still be between fork and exec, with another's environment
-_STEP_DAEMON = b"slurmstepd"
 
 
 @dataclass(slots=True)
@@ -63,6 +68,7 @@ class ProcReader:
             (b"SLURMD_NODENAME", node.lower().encode()),
             (b"SLURM_CLUSTER_NAME", cluster.lower().encode()),
         )
+        self._next = 0.0  # when to look again, by the monotonic clock
         self._proc = proc
         self._root = root
         self._known: dict[int, _Process] = {}
@@ -70,20 +76,31 @@ class ProcReader:
         self._looks = 0
 
     def read(self, jobs: Collection[int]) -> dict[int, HostReading]:
-        """What each of these jobs uses now; without those of which no process was ever seen."""
+        """What each of these jobs uses now; without those of which no process was ever seen.
+
+        Of none while looking would be too dear: CPU time that was used meanwhile is in the next reading.
+        """
         self._jobs = {job: self._jobs.get(job, _Job()) for job in jobs}
+        if time.monotonic() < self._next:
+            return {}
         self._looks += 1
-        self._look()
+        began = time.thread_time()
+        self._look(began + _MOST_SECONDS)
+        if (spent := time.thread_time() - began) > _DEAR:
+            self._next = time.monotonic() + _PAUSE * spent
         return {job: self._sum(job, about) for job, about in self._jobs.items() if about.uid is not None}
 
     # --- looking ---
 
-    def _look(self) -> None:
+    def _look(self, until: float) -> None:
         pids = self._pids()
         living = set(pids)
         gone = [self._known.pop(pid) for pid in list(self._known) if pid not in living]
         new = 0
-        for pid in pids[:_MAX_PIDS]:
+        first = self._looks * 7919 % max(len(pids), 1)
+        for pid in (pids[first:] + pids[:first])[:_MAX_PIDS]:
+            if time.thread_time() > until:
+                break
             known = self._known.get(pid)
             if (
                 known is not None
@@ -120,22 +137,37 @@ class ProcReader:
 
     def _recognise(self, pid: int, stat: _Stat) -> _Process:
         """Whose a new process is."""
-        process = _Process(stat.start, uid=stat.uid, parent=stat.parent)
-        environment = _read(self._proc / str(pid) / "environ", _MAX_ENVIRON).split(b"\0")
-        values = dict(item.partition(b"=")[::2] for item in environment)
-        number = values.get(b"SLURM_JOB_ID", b"")
-        others = any(ours and values.get(name, ours).lower() != ours for name, ours in self._ours)
-        if not number.isdigit() or others:
+        folder = self._proc / str(pid)
+        process = _Process(stat.start, uid=-1, parent=stat.parent)
+        environment = b"\0" + read(folder / "environ", _MAX_ENVIRON)
+        number = _value(environment, b"SLURM_JOB_ID")
+        others = any(
+            ours and _value(environment, name).lower() not in (b"", ours) for name, ours in self._ours
+        )
+        if not (number.isdigit() and len(number) <= _DIGITS) or others:
             return process
-        process.job = int(number)
-        about = self._jobs.get(process.job)
+        uid = real_uid(folder)
+        if uid is None:
+            return process
+        process.uid, process.job = uid, int(number)
         daemon = self._stat(stat.parent)
-        if about is None or daemon is None or daemon.name != _STEP_DAEMON or daemon.uid != self._root:
+        whose = self._daemon(stat.parent, daemon)
+        if daemon is None or whose is None:
+            return process
+        if whose.job is not None:
+            process.job = whose.job
+        about = self._jobs.get(process.job)
+        if about is None:
             return process
         if about.uid in (None, self._root):  # root's: a prolog that the step daemon runs, or a job of root's
-            about.uid = stat.uid
+            about.uid = uid
         about.daemons.setdefault(stat.parent, _Process(daemon.start))
         return process
+
+    def _daemon(self, pid: int, stat: _Stat | None) -> StepDaemon | None:
+        if stat is None or stat.name != NAME:
+            return None
+        return step_daemon(self._proc / str(pid), self._root)
 
     def _look_at_daemons(self, about: _Job) -> None:
         """A step daemon waits for what it began: with it goes what it knows of those."""
@@ -182,7 +214,7 @@ class ProcReader:
 
     def _memory(self, pid: int) -> tuple[int, int]:
         """Private and shared resident pages."""
-        numbers = _read(self._proc / str(pid) / "statm").split()
+        numbers = read(self._proc / str(pid) / "statm").split()
         if len(numbers) < 3:
             return 0, 0
         resident, shared = int(numbers[1]), int(numbers[2])
@@ -198,40 +230,28 @@ class _Stat:
     ticks: int
     waited: int
     start: int
-    uid: int
 
     @classmethod
     def read(cls, folder: Path) -> _Stat | None:
         """None if the process has gone."""
-        head, _, tail = _read(folder / "stat").rpartition(b")")
+        head, _, tail = read(folder / "stat").rpartition(b")")
         fields = tail.split()
         if len(fields) < 20:
             return None
-        try:
-            uid = folder.stat().st_uid
-        except OSError:
-            return None
         own, waited = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
-        return cls(head.partition(b"(")[2], int(fields[1]), own + waited, waited, int(fields[19]), uid)
+        return cls(head.partition(b"(")[2], int(fields[1]), own + waited, waited, int(fields[19]))
+
+
+def _value(environment: bytes, name: bytes) -> bytes:
+    """A variable's value; without splitting what may be a hundred thousand of them."""
+    start = environment.find(b"\0" + name + b"=")
+    if start < 0:
+        return b""
+    start += len(name) + 2
+    end = environment.find(b"\0", start)
+    return environment[start : end if end >= 0 else None]
 
 
 def read_text(path: Path) -> str:
     """A small file of the kernel; "" if it cannot be read."""
-    return _read(path).decode(errors="replace")
-
-
-def _read(path: Path, most: int = _MAX_FILE) -> bytes:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return b""
-    try:
-        parts: list[bytes] = []
-        while most > 0 and (part := os.read(descriptor, most)):
-            parts.append(part)
-            most -= len(part)
-        return b"".join(parts)
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
+    return read(path).decode(errors="replace")

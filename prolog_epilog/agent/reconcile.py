@@ -7,12 +7,14 @@ so, and Slurm twice: an answer may be old, or wrong for a moment, and an allocat
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from profiler.records import JobRef
+from prolog_epilog.agent.step_daemon import NAME, StepDaemon, read, real_uid, step_daemon
 
 __all__ = ["Found", "Reconciler", "look_up", "traces"]
 
@@ -46,19 +48,21 @@ def traces(spool: Path, node: str, unix: Path = Path("/proc/net/unix")) -> froze
 
     A daemon that was killed leaves its file behind; the kernel's list tells which are open, without asking them.
     """
-    name = re.compile(re.escape(node) + r"_([1-9][0-9]{0,9})\.[0-9]+(?:\.[0-9]+)?")
+    pattern = re.compile(re.escape(node) + r"_([1-9][0-9]{0,9})\.[0-9]+(?:\.[0-9]+)?")
     try:
-        there = {entry.name for entry in spool.iterdir() if name.fullmatch(entry.name)}
+        there = {entry.name for entry in spool.iterdir() if pattern.fullmatch(entry.name)}
         if not there:
             return frozenset()
-        text = unix.read_text(encoding="utf-8", errors="replace")
-        folders = {str(spool), str(spool.resolve())}
+        # As the daemon bound it, so with the folder: nodes of several clusters may share a machine, and a name
+        wanted = {os.fsencode(folder / name): name for folder in (spool, spool.resolve()) for name in there}
+        open_now = set()
+        with unix.open("rb") as file:
+            for line in file:  # a user may have a million sockets: it is never all in memory
+                if (start := line.find(b"/")) >= 0 and (name := wanted.get(line[start:].rstrip(b"\n"))):
+                    open_now.add(name)
     except OSError:
         return frozenset()
-    # As the daemon bound it, so with the folder: nodes of several clusters may share a machine, and a name
-    bound = (line[line.index("/") :].rpartition("/") for line in text.splitlines() if "/" in line)
-    open_now = {name for folder, _, name in bound if folder in folders}
-    return frozenset(int(entry[len(node) + 1 :].partition(".")[0]) for entry in there & open_now)
+    return frozenset(int(entry[len(node) + 1 :].partition(".")[0]) for entry in open_now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,36 +74,40 @@ class Found:
     env: Mapping[str, str]
 
 
-def look_up(jobs: Collection[int], cluster: str, node: str, proc: Path = Path("/proc")) -> dict[int, Found]:
+def look_up(
+    jobs: Collection[int], cluster: str, node: str, proc: Path = Path("/proc"), *, root: int = 0
+) -> dict[int, Found]:
     """What the processes that step daemons started tell of these jobs. May be held up by a process that hangs.
 
-    Only a daemon's own children are looked at: what a user starts further down may say what it likes.
+    Only a daemon's own children are looked at, and whose they are is the daemon's word and the kernel's. The rest of
+    their environment they may have changed.
     """
-    daemons: set[int] = set()
+    called: set[int] = set()
     parents: dict[int, int] = {}
     for entry in (path.name for path in proc.iterdir()):
         if entry.isdecimal():
+            before, _, after = read(proc / entry / "stat").rpartition(b")")
             try:
-                before, _, after = (proc / entry / "stat").read_text(errors="replace").rpartition(")")
                 parents[int(entry)] = int(after.split()[1])
-            except (OSError, ValueError, IndexError):
+            except (ValueError, IndexError):
                 continue
-            if before.partition("(")[2] == "slurmstepd":
-                daemons.add(int(entry))
+            if before.partition(b"(")[2] == NAME:
+                called.add(int(entry))
+    daemons: dict[int, StepDaemon] = {}
+    for pid in called:
+        if (daemon := step_daemon(proc / str(pid), root)) is not None:
+            daemons[pid] = daemon
     found: dict[int, Found] = {}
-    for pid, parent in parents.items():
-        if parent not in daemons or pid in daemons:
+    for pid in sorted(parents):
+        began_by = daemons.get(parents[pid])
+        if began_by is None or pid in daemons:
             continue
-        try:
-            with (proc / str(pid) / "environ").open("rb") as file:
-                env = _environment(file.read(_MAX_ENVIRON))
-            uid = (proc / str(pid)).stat().st_uid
-            job = JobRef(int(env["SLURM_JOB_ID"]), min(int(env.get("SLURM_RESTART_COUNT", "0")), 1 << 20))
-        except (OSError, ValueError, KeyError):
-            continue
+        env, uid = _environment(read(proc / str(pid) / "environ", _MAX_ENVIRON)), real_uid(proc / str(pid))
+        job_id = _number(env.get("SLURM_JOB_ID")) if began_by.job is None else began_by.job
         ours = env.get("SLURMD_NODENAME", node) == node and env.get("SLURM_CLUSTER_NAME", cluster) == cluster
-        if job.job_id in jobs and ours:
-            found.setdefault(job.job_id, Found(job, uid, env))
+        if job_id in jobs and ours and env and job_id is not None:
+            job = JobRef(job_id, min(_number(env.get("SLURM_RESTART_COUNT")) or 0, 1 << 20))
+            found.setdefault(job_id, Found(job, uid, env))
     return found
 
 
@@ -109,6 +117,10 @@ def _environment(data: bytes) -> dict[str, str]:
         (key.decode(errors="replace"), value.decode(errors="backslashreplace")) for key, _, value in pairs
     )
     return {key: value for key, value in texts if key in _KEYS and value}
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and re.fullmatch(r"[0-9]{1,10}", text) else None
 
 
 @dataclass(slots=True)
@@ -129,7 +141,7 @@ class Reconciler:
         self, running: Collection[JobRef], seen_at: float, jobs: Mapping[JobRef, float], now: float
     ) -> None:
         """What Slurm had here at `seen_at` (by the service's clock); `jobs` are those we know, with their start."""
-        if seen_at <= self._seen_at:  # the same look, told again
+        if seen_at == self._seen_at:  # the same look, told again; its clock may have been set back
             return
         self._seen_at = seen_at
         if running:

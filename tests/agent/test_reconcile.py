@@ -125,12 +125,19 @@ def test_a_job_younger_than_the_answer_may_be_is_left_alone() -> None:
     assert reconciler.gone(jobs, (), 120.0) == []
 
 
-def test_an_older_answer_counts_for_nothing() -> None:
+def test_the_same_answer_told_again_counts_once() -> None:
     reconciler, jobs = Reconciler(), {J7: 0.0}
-    reconciler.hear((J7,), 2000.0, jobs, 100.0)
-    for number in range(3):
-        reconciler.hear((J8,), 1000.0 + number, jobs, 110.0)
+    for _ in range(3):
+        reconciler.hear((J8,), 1000.0, jobs, 110.0)
     assert reconciler.gone(jobs, (), 120.0) == []
+
+
+def test_answers_count_after_the_services_clock_was_set_back() -> None:
+    reconciler, jobs = Reconciler(), {J7: 0.0}
+    reconciler.hear((J7,), 4e9, jobs, 100.0)
+    for number in range(2):
+        reconciler.hear((J8,), 1000.0 + number, jobs, 110.0)
+    assert reconciler.gone(jobs, (), 120.0) == [J7]
 
 
 def test_a_later_attempt_ends_the_one_before() -> None:
@@ -152,22 +159,51 @@ def test_the_sockets_of_a_later_attempt_do_not_speak_for_the_one_before() -> Non
     assert reconciler.restarts(7) == 1
 
 
-def test_a_job_is_looked_up_by_what_its_step_daemon_started(tmp_path: Path) -> None:
-    def process(pid: int, comm: str, parent: int, env: dict[str, str]) -> None:
-        (tmp_path / str(pid)).mkdir()
-        (tmp_path / str(pid) / "stat").write_text(f"{pid} ({comm}) S {parent} 1 1 0\n")
-        (tmp_path / str(pid) / "environ").write_bytes(b"".join(f"{k}={v}\0".encode() for k, v in env.items()))
+def put(
+    proc: Path,
+    pid: int,
+    comm: str,
+    parent: int,
+    env: dict[str, str],
+    *,
+    uid: int = 1000,
+    runs: str = "",
+    title: str = "",
+) -> None:
+    """A process in a folder like /proc."""
+    folder = proc / str(pid)
+    folder.mkdir()
+    (folder / "stat").write_text(f"{pid} ({comm}) S {parent} 1 1 0\n")
+    (folder / "environ").write_bytes(b"".join(f"{k}={v}\0".encode() for k, v in env.items()))
+    (folder / "status").write_text(f"Name:\t{comm}\nUid:\t{uid}\t0\t0\t0\n")
+    (folder / "cmdline").write_text(f"{title or comm}\0\0")
+    (folder / "exe").symlink_to(f"/usr/sbin/{runs or comm}")
 
-    job = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1", "SLURM_JOB_USER": "ada", "SECRET": "x"}
-    process(10, "slurmstepd", 1, {"SLURM_JOB_ID": "7"})
-    process(11, "bash) S 10 (", 10, {**job, "SLURM_RESTART_COUNT": "2", "SLURM_JOB_GPUS": "3"})
-    process(12, "python", 11, {**job, "SLURM_RESTART_COUNT": "99"})  # the user's own
-    process(13, "bash", 10, {**job, "SLURM_JOB_ID": "8", "SLURMD_NODENAME": "n2"})
-    process(14, "bash", 10, {**job, "SLURM_JOB_ID": "9", "SLURM_CLUSTER_NAME": "other"})
+
+JOB = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1", "SLURM_JOB_USER": "ada", "SECRET": "x"}
+
+
+def test_a_job_is_looked_up_by_what_its_step_daemon_started(tmp_path: Path) -> None:
+    put(tmp_path, 10, "slurmstepd", 1, {"SLURM_JOB_ID": "7"}, uid=0)
+    put(tmp_path, 11, "bash) S 10 (", 10, {**JOB, "SLURM_RESTART_COUNT": "2", "SLURM_JOB_GPUS": "3"})
+    put(tmp_path, 12, "python", 11, {**JOB, "SLURM_RESTART_COUNT": "99"})  # the user's own
+    put(tmp_path, 13, "bash", 10, {**JOB, "SLURM_JOB_ID": "8", "SLURMD_NODENAME": "n2"})
+    put(tmp_path, 14, "bash", 10, {**JOB, "SLURM_JOB_ID": "9", "SLURM_CLUSTER_NAME": "other"})
     (tmp_path / "self").mkdir()
     found = look_up([7, 8, 9], "lab", "n1", tmp_path)
-    assert set(found) == {7} and found[7].job == JobRef(7, 2) and found[7].uid == os.getuid()
+    assert set(found) == {7} and found[7].job == JobRef(7, 2) and found[7].uid == 1000
     assert found[7].env["SLURM_JOB_GPUS"] == "3" and "SECRET" not in found[7].env
+
+
+def test_nobody_can_be_looked_up_as_anothers_job(tmp_path: Path) -> None:
+    put(tmp_path, 10, "slurmstepd", 1, {}, uid=1001, title="slurmstepd: [7.0]")  # a user's
+    put(tmp_path, 11, "bash", 10, JOB, uid=1001)
+    put(tmp_path, 20, "slurmstepd", 1, {}, uid=0, runs="sudo", title="slurmstepd: [7.0]")
+    put(tmp_path, 21, "bash", 20, JOB, uid=1001)
+    put(tmp_path, 30, "slurmstepd", 1, {}, uid=0, title="slurmstepd: [8.batch]")
+    put(tmp_path, 31, "bash", 30, {**JOB, "SLURM_RESTART_COUNT": "-5"}, uid=1001)  # exec env SLURM_JOB_ID=7
+    found = look_up([7, 8], "lab", "n1", tmp_path)
+    assert set(found) == {8} and found[8].job == JobRef(8, 0) and found[8].uid == 1001
 
 
 def test_looking_up_in_a_real_proc_ends() -> None:
