@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from profiler.sealed import Service, ServiceError
     from site_configs.site_model import Site
 
-__all__ = ["Records", "of_site", "records"]
+__all__ = ["NoRecordError", "Records", "of_site", "records"]
 
 _T = TypeVar("_T")
 
@@ -51,6 +51,10 @@ def of_site(site: Site, *, timeout: float) -> Records:
 
     munge = Munge(site.slurm.munge_socket)
     return Records(Service(site.service.url, munge, believed(site.service.user), timeout))
+
+
+class NoRecordError(UserError):
+    """The service knows of no such job of this user's."""
 
 
 class Records:
@@ -110,7 +114,7 @@ class Records:
         except msgspec.MsgspecError:
             problem = Problem(f"it answers with status {status}")
         if status == 404 and job:
-            raise UserError(
+            raise NoRecordError(
                 f"there is no record of a job {job} of yours",
                 why="no node has told of it, it is another user's, or it is too old",
                 fix="'gsub status' lists your jobs, 'sacct' older ones; a record begins when the job starts",

@@ -8,6 +8,7 @@ from datetime import datetime
 from math import fsum
 from typing import Final
 
+from gsub.render import count
 from gsub.sparkline import sparkline
 from profiler.answers import JobSummary, NodeSeries, NodeUse, Series, Usage
 from profiler.receipt import ENDED, headline, was_used
@@ -75,7 +76,7 @@ def _about(job: JobSummary) -> Iterator[str]:
     if job.gpus:
         idle = f", {job.gpus_idle} never used" if job.gpus_idle else ""
         yield (
-            f"{job.gpus} GPUs{idle}: utilisation {percent(job.utilisation_mean)}, "
+            f"{count(job.gpus, 'GPU')}{idle}: utilisation {percent(job.utilisation_mean)}, "
             f"memory at most {size(job.gpu_memory_peak_bytes)} of {size(job.gpu_memory_total_bytes)}, "
             f"power {_watts(job.power_mean_w)} each"
         )

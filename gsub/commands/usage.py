@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
 
 import click
 
-from gsub.client import job_id
+from gsub.client import connect, job_id
 from gsub.errors import UserError
 from gsub.sbatch import clean_environment
-from gsub.service import Records, records
+from gsub.service import NoRecordError, Records, records
 from gsub.sparkline import ramp
-from gsub.term import console, is_terminal
+from gsub.term import Spinner, console, is_terminal
 from gsub.usage_view import Line, Look, lines
 from profiler.answers import JobSummary, Series, Usage
 from profiler.receipt import receipt
 
+_T = TypeVar("_T")
+
+NEWS: Final = 15.0
+"""Seconds in which the nodes of a new job are waited for."""
 REFRESH: Final = 10.0
 """Seconds between looks with --watch; nodes tell of a running job once a minute."""
 _PATIENCE: Final = 600.0
@@ -50,9 +55,9 @@ def usage(
     job_id(job)
     service = records()
     if as_json:
-        _print_json(service.body("usage", job, restarts, node))
+        _print_json(_patiently(job, lambda: service.body("usage", job, restarts, node)))
     elif brief:
-        print("\n".join(receipt(service.usage(job, restarts))))
+        print("\n".join(receipt(_patiently(job, lambda: service.usage(job, restarts)))))
     elif watch and is_terminal(sys.stdout):
         _watch(service, job, restarts, node)
     else:
@@ -62,7 +67,7 @@ def usage(
 
 def _look(service: Records, job: str, restarts: int | None, node: str | None) -> tuple[Usage, Series]:
     """The job now: what it used, and its course over time. Raises UserError."""
-    found = service.usage(job, restarts)
+    found = _patiently(job, lambda: service.usage(job, restarts))
     if node is not None and node not in {one.node for one in found.nodes}:
         known = ", ".join(one.node for one in found.nodes[:8])
         raise UserError(
@@ -71,6 +76,52 @@ def _look(service: Records, job: str, restarts: int | None, node: str | None) ->
         )
     # of the very attempt that was found: a requeue in between would show two in one picture
     return found, service.series(job, found.job.restarts, node)
+
+
+def _patiently(job: str, ask: Callable[[], _T]) -> _T:
+    """What is answered to `ask`; the nodes of a job that has just started are given time to tell of it.
+
+    Raises UserError.
+    """
+    try:
+        return ask()
+    except NoRecordError:
+        if not _may_come(job):
+            raise
+    spinner = Spinner()
+    until = time.monotonic() + NEWS
+    try:
+        spinner.show(f"the nodes of job {job} have not told of it yet")
+        while True:
+            time.sleep(0.5)
+            try:
+                return ask()
+            except NoRecordError as error:
+                if time.monotonic() > until:
+                    raise UserError(
+                        f"the nodes of job {job} have not told of it yet",
+                        why="they do within seconds, unless the service or their agents have trouble",
+                        fix="try again in a minute; if it stays so, tell the site's administrators",
+                    ) from error
+    finally:
+        spinner.hide()
+
+
+def _may_come(job: str) -> bool:
+    """Whether Slurm has it as a job of this user that has started, and did not end long ago. Raises UserError."""
+    from slurm_plugins.client.errors import SlurmError
+
+    try:
+        jobs = connect().jobs(ids=[job])
+    except SlurmError:
+        return False
+    own = [one for one in jobs if one.uid == os.geteuid()]
+    if own and all(one.state.value == "PENDING" for one in own):
+        raise UserError(
+            f"job {job} has not started",
+            fix=f"its record begins when it starts; 'gsub watch {job}' tells when that is",
+        )
+    return any(not one.ended or (one.end and time.time() - one.end.timestamp() < 2 * NEWS) for one in own)
 
 
 def _screen() -> Look:

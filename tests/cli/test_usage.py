@@ -11,7 +11,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 
 import msgspec
@@ -26,6 +29,7 @@ from profiler.answers import JobSummary, NodeSeries, NodeUse, Problem, Series, U
 from profiler.munge import Munge
 from profiler.records import GpuRef, GpuSeries, GpuUse
 from profiler.store.facts import JobFacts
+from slurm_plugins.client.values import Job, JobState
 from tests.agent.munged import Munged, munged
 from tests.agent.sealing import Sealing, sealing
 from tests.cli.service import Site, keeper, write_site
@@ -301,6 +305,67 @@ def test_a_component_is_asked_for_by_its_name(file: Path, gsub, service: Sealing
 
 def test_it_is_a_command() -> None:
     assert {"usage", "admin"} <= COMMANDS.keys()
+
+
+# --- a job that has just started -------------------------------------------------------------------------------------
+
+
+@dataclass
+class FakeSlurm:
+    """Slurm has these jobs."""
+
+    all: list[Job]
+
+    def jobs(self, *, ids: list[str]) -> list[Job]:
+        return self.all
+
+
+def a_job(state: JobState = JobState.RUNNING, ended: float | None = None, uid: int | None = None) -> Job:
+    end = None if ended is None else datetime.fromtimestamp(time.time() - ended, timezone.utc)
+    uid = os.geteuid() if uid is None else uid
+    return Job(id=7, name="new", user="ada", uid=uid, state=state, end=end)
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    slurm = FakeSlurm([a_job()])
+    monkeypatch.setattr("gsub.commands.usage.connect", lambda: slurm)
+    monkeypatch.setattr("gsub.commands.usage.NEWS", 1.0)
+    return slurm
+
+
+NOT_YET = (404, msgspec.json.encode(Problem("there is no job 7 of yours")))
+
+
+def test_its_nodes_are_given_time_to_tell(file: Path, gsub, service: Sealing, slurm: FakeSlurm) -> None:
+    there = msgspec.json.encode(Usage(JobSummary("lab", 7, name="new"), ()))
+    service.reply = lambda asked: (200, there) if len(service.asked) > 1 else NOT_YET
+    code, out, _ = gsub(file, "7", "--receipt")
+    assert code == 0 and 'job 7 "new"' in out and len(service.asked) == 2
+
+
+def test_but_not_for_ever(file: Path, gsub, service: Sealing, slurm: FakeSlurm) -> None:
+    service.reply = lambda asked: NOT_YET
+    code, _, err = gsub(file, "7")
+    assert code == 1 and "have not told of it yet" in err and len(service.asked) > 1
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        (a_job(JobState.PENDING), "job 7 has not started"),
+        (a_job(JobState.COMPLETED, ended=9999), "no record of a job 7"),
+        (a_job(uid=4242), "no record of a job 7"),
+        (None, "no record of a job 7"),
+    ],
+)
+def test_nor_where_nothing_is_to_come(
+    file: Path, gsub, service: Sealing, slurm: FakeSlurm, job: Job | None, said: str
+) -> None:
+    slurm.all = [job] if job else []
+    service.reply = lambda asked: NOT_YET
+    code, _, err = gsub(file, "7")
+    assert code == 1 and said in err and len(service.asked) == 1
 
 
 # --- the view -------------------------------------------------------------------------------------------------------
