@@ -170,8 +170,9 @@ def test_gpus_are_laid_out_as_asked():
 
 def test_nvml_shows_the_layouts(tmp_path):
     gpus = EmulatedGpus(tmp_path)
-    for node, layout in {"n1": "reversed", "n2": "gaps", "n3": "mig"}.items():
-        layouts.emulate(gpus, node, layout, 4, "c")
+    spec = ClusterSpec("c", 3, 4, layouts=("reversed", "gaps", "mig"))
+    for node in spec.node_names:
+        layouts.emulate(gpus, node, spec.layout(node), spec.gpus, spec.name)
     assert gpus.nodes() == {"n1": (0, 1, 2, 3), "n2": (0, 1, 2, 3, 4, 5), "n3": (0, 1, 2)}
     assert [gpus.state("n1", i)["pci"] for i in (0, 3)] == ["00000000:04:00.0", "00000000:01:00.0"]
     assert gpus.state("n3", 0)["mig_mode"] == 1
