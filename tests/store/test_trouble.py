@@ -232,6 +232,33 @@ def test_server_gone_and_back(own_server: Postgres) -> None:
     store.close()
 
 
+def test_a_file_that_was_taken_away_is_not_written_to(tmp_path: Path) -> None:
+    """SQLite itself would go on in the file that nobody can find any more, and call it kept."""
+    url = f"sqlite:///{tmp_path}/store.db"
+    store = open_store(url)
+    store.migrate()
+    store.take([started(1)], T0)
+    for replaced in (False, True):
+        file = store.engines.file
+        file.rename(file.with_name("old.db"))
+        if replaced:
+            other = open_store(url)
+            other.migrate()
+            other.close()
+        calls: list[Callable[[], object]] = [
+            lambda: store.take([started(2)], T0),
+            lambda: store.job(CLUSTER, 1),
+        ]
+        for call in calls if not replaced else calls[:1]:
+            with pytest.raises(StoreError) as refused:
+                call()
+            assert refused.value.kind == "older", refused.value
+        store.migrate()
+        store.take([started(2)], T0)
+        assert store.job(CLUSTER, 1) is None and store.job(CLUSTER, 2) is not None
+    store.close()
+
+
 def test_no_such_database_or_right(postgres: Postgres) -> None:
     store = open_store(postgres.url("nothing_of_that_name"))
     with pytest.raises(StoreError, match="nothing_of_that_name") as refused:
