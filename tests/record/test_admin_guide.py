@@ -89,7 +89,7 @@ def test_the_steps_typed_as_written(machine):
     third = run(machine)
     assert third
     assert state(machine).startswith("idle")
-    assert "gsub" not in conf.read_text()
+    assert "libexec/gsub" not in conf.read_text()
     left = [
         path
         for place in ("opt", "usr", "etc", "run", "var/spool")
