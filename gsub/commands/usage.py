@@ -170,7 +170,15 @@ def _over(job: JobSummary) -> bool:
 
 
 def _print_json(body: bytes) -> None:
-    """The service's object on one line; only ASCII, so that any terminal and any locale takes it."""
+    """The service's object on one line; only ASCII, so that any terminal and any locale takes it. Raises UserError."""
     import json
 
-    print(json.dumps(json.loads(body)))
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            "the gsub service answers in words that are not understood here",
+            why=str(error),
+            fix="tell the site's administrators",
+        ) from error
+    print(json.dumps(found))

@@ -298,6 +298,12 @@ def test_answers_that_are_none(
     assert service.asked[-1].by is not None and service.asked[-1].target == "/v1/jobs/1/usage"
 
 
+def test_json_that_is_none(file: Path, gsub, service: Sealing) -> None:
+    service.reply = lambda asked: (200, b"<html>")
+    code, out, err = gsub(file, "1", "--json")
+    assert (code, out) == (1, "") and "not understood" in err
+
+
 def test_a_component_is_asked_for_by_its_name(file: Path, gsub, service: Sealing) -> None:
     gsub(file, "12+1", "--restarts", "2")
     assert service.asked[-1].target == "/v1/jobs/12%2B1/usage?restarts=2"
