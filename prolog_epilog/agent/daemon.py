@@ -91,7 +91,7 @@ class Agent:
 
     def run(self) -> None:
         """Be the agent. Raises OSError when its folders cannot be used at the start."""
-        self._watch.renew()
+        self._renew_watch(start=True)
         for problem in self._jobs.restore():
             self._notices.happened("registry_unread", "warning", f"a job of before is forgotten: {problem}")
         self._beside.start()
@@ -177,10 +177,7 @@ class Agent:
     # --- hooks ---
 
     def _take_hooks(self) -> None:
-        try:
-            self._watch.renew()
-        except OSError as error:
-            self._notices.state("hook_folder", "error", str(error))
+        self._renew_watch()
         hooks, unfit = self._intake.waiting(self._clock.mono())
         for path, why in unfit:
             self._notices.happened(
@@ -194,6 +191,16 @@ class Agent:
             self._jobs.end_of_other_boots()
             starts = any(hook.event == "prolog" for hook in taken)
             self._sampler.sample_soon(dense=DENSE if starts else 0.0)
+
+    def _renew_watch(self, *, start: bool = False) -> None:
+        try:
+            self._watch.renew()
+        except OSError as error:
+            if start and self._settings.spool / "new" not in self._watch.usable:
+                raise
+            self._notices.state("hook_folder", "error", str(error))
+        else:
+            self._notices.state("hook_folder", "ok")
 
     def _take(self, hook: HookFile) -> bool:
         """Whether this hook's file is done with."""
@@ -216,7 +223,7 @@ class Agent:
         try:
             remove()
         except OSError as error:
-            self._notices.state("hook_folder", "error", str(error))
+            self._notices.happened("hook_kept", "warning", f"what was taken in cannot be removed: {error}")
 
     # --- samples ---
 

@@ -15,13 +15,15 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from profiler.records import GpuRef, JobEnded, JobRef, JobStarted, new_id
+from prolog_epilog.agent.own_folder import own_folder
 
 __all__ = ["HookFile", "Intake", "UnfitError", "WaitError", "ended", "exit_of", "parse", "started"]
 
@@ -172,10 +174,10 @@ class Intake:
         found: list[HookFile] = []
         unfit: list[tuple[Path, str]] = []
         torn: dict[Path, float] = {}
-        for path in self._files():
+        for path, content in self._files():
             first = self._torn.get(path, now)
             try:
-                data, at = _read(path)
+                data, at = content()
                 found.append(parse(path, data, at, patient=now - first < self._patience))
             except WaitError:
                 torn[path] = first
@@ -195,36 +197,40 @@ class Intake:
 
     def done(self, path: Path) -> None:
         """What the file says is kept elsewhere: remove it. Raises OSError."""
-        path.unlink(missing_ok=True)
+        with own_folder(path.parent) as folder, suppress(FileNotFoundError):
+            os.unlink(path.name, dir_fd=folder)
 
     def set_aside(self, path: Path) -> None:
         """Keep a file out of the way, the last hundred of them. Raises OSError."""
         self._poison.mkdir(mode=0o700, exist_ok=True)
         target = self._poison / f"hook-{path.name[:200]}"
-        try:
-            path.replace(target)
-        except OSError:  # from one file system to another, or no file at all
-            with suppress(IsADirectoryError, PermissionError):
-                path.unlink(missing_ok=True)
+        with own_folder(path.parent) as folder:
+            try:
+                os.replace(path.name, target, src_dir_fd=folder)
+            except OSError:  # from one file system to another, or no file at all
+                with suppress(FileNotFoundError, IsADirectoryError, PermissionError):
+                    os.unlink(path.name, dir_fd=folder)
         kept = sorted(self._poison.glob("hook-*"), key=_changed)
         for old in kept[:-_SET_ASIDE]:
             old.unlink(missing_ok=True)
 
-    def _files(self) -> Iterator[Path]:
-        for folder in self.folders:
+    def _files(self) -> Iterator[tuple[Path, Callable[[], tuple[bytes, float]]]]:
+        """Each file, and how to read it, as long as this goes on."""
+        for path in self.folders:
             try:
-                with os.scandir(folder) as entries:
-                    names = sorted(entry.name for entry in entries)
+                with own_folder(path) as folder:
+                    for name in sorted(os.listdir(folder)):  # noqa: PTH208 - an open one
+                        if not name.startswith("."):
+                            yield path / name, partial(_read, name, folder)
             except OSError:
                 continue
-            yield from (folder / name for name in names if not name.startswith("."))
 
 
-def _read(path: Path) -> tuple[bytes, float]:
-    """Content and mtime of a plain file of ours. Raises OSError, UnfitError."""
+def _read(name: str, folder: int) -> tuple[bytes, float]:
+    """Content and mtime of a plain file of ours in an open folder. Raises OSError, UnfitError."""
     # O_NONBLOCK: a named pipe in its place must not hold us up
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise UnfitError("it is a symbolic link") from None

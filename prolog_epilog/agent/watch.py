@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from prolog_epilog.agent.own_folder import own_folder
+
 __all__ = ["FolderWatch"]
 
 _CLOSE_WRITE: Final = 0x00000008
@@ -19,28 +21,43 @@ _NONBLOCK_CLOEXEC: Final = os.O_NONBLOCK | os.O_CLOEXEC
 
 class FolderWatch:
     """Watches folders, made where they are missing. `descriptor` is readable when something came; None: the kernel
-    has no inotify for us, and the folders must be looked at now and then.
+    has no inotify for us, and the folders must be looked at now and then. `usable`: those that `renew` found well.
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = tuple(folders)
         self._watched: dict[Path, tuple[int, int]] = {}
+        self.usable: set[Path] = set()
         self._libc = ctypes.CDLL(None, use_errno=True)
         made = self._libc.inotify_init1(_NONBLOCK_CLOEXEC)
         self.descriptor: int | None = made if made >= 0 else None
 
     def renew(self) -> None:
-        """Watch what is there now: a folder may have been removed and made again. Raises OSError."""
+        """Watch what is there now: a folder may have been removed and made again.
+
+        Raises the OSError of a folder that cannot be used, or is not ours; the others are watched all the same.
+        """
+        trouble: OSError | None = None
+        self.usable = set()
         for folder in self._folders:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = folder.stat()
-            if found.st_mode & 0o077 and found.st_uid == os.geteuid():
-                folder.chmod(0o700)  # users' paths and names lie here, and what lies here is believed
+            try:
+                self._renew(folder)
+                self.usable.add(folder)
+            except OSError as error:
+                trouble = trouble or error
+        if trouble is not None:
+            raise trouble
+
+    def _renew(self, folder: Path) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # users' paths and names lie here, and what lies here is believed
+        with own_folder(folder, close_to_others=True) as opened:
+            found = os.fstat(opened)
             mark = (found.st_dev, found.st_ino)
             if self.descriptor is None or self._watched.get(folder) == mark:
-                continue
-            mask = _CLOSE_WRITE | _MOVED_TO | _ONLYDIR
-            if self._libc.inotify_add_watch(self.descriptor, os.fsencode(folder), mask) < 0:
+                return
+            mask, path = _CLOSE_WRITE | _MOVED_TO | _ONLYDIR, f"/proc/self/fd/{opened}"
+            if self._libc.inotify_add_watch(self.descriptor, path.encode(), mask) < 0:
                 self.close()  # no more watches to be had: looking now and then will do
             else:
                 self._watched[folder] = mark

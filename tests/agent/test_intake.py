@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from profiler.records import JobRef, decode, encode
 from prolog_epilog.agent import intake
 from prolog_epilog.agent.intake import Intake, UnfitError, WaitError, ended, exit_of, parse, started
+from prolog_epilog.agent.watch import FolderWatch
 from tests.agent.conftest import Installed
 from tests.agent.fakes import hook_bytes
 
@@ -215,6 +216,42 @@ def test_a_file_of_another_user_is_not_believed(folder: Intake, tmp_path: Path) 
     os.chown(path, 1000, 1000)
     hooks, unfit = folder.waiting(0.0)
     assert hooks == [] and [why for _, why in unfit] == ["it belongs to uid 1000"]
+
+
+def test_a_link_in_the_place_of_a_folder_leads_to_no_file(folder: Intake, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o755)
+    leave(elsewhere, "prolog.7.0.1", hook_bytes("prolog", SLURM_JOB_ID="7"), 1)
+    leave(elsewhere, "passwd", b"root", 1)
+    waiting = leave(tmp_path / "a", "passwd", b"", 1)
+    waiting.unlink()
+    (tmp_path / "a").rmdir()
+    (tmp_path / "a").symlink_to(elsewhere)
+    assert folder.waiting(0.0) == ([], [])
+    for wrong in (folder.done, folder.set_aside):  # it was put there after the look
+        with pytest.raises(OSError):
+            wrong(waiting)
+    assert sorted(path.name for path in elsewhere.iterdir()) == ["passwd", "prolog.7.0.1"]
+    watch = FolderWatch([tmp_path / "a", tmp_path / "b"])
+    with pytest.raises(OSError):
+        watch.renew()
+    assert watch.usable == {tmp_path / "b"} and elsewhere.stat().st_mode & 0o777 == 0o755
+    watch.close()
+
+
+def test_a_folder_in_which_others_write_is_not_believed(folder: Intake, tmp_path: Path) -> None:
+    leave(tmp_path / "a", "prolog.7.0.1", hook_bytes("prolog", SLURM_JOB_ID="7"), 1)
+    (tmp_path / "a").chmod(0o777)
+    assert folder.waiting(0.0) == ([], [])
+
+
+@pytest.mark.root
+def test_a_folder_of_another_user_is_not_believed(folder: Intake, tmp_path: Path) -> None:
+    leave(tmp_path / "a", "prolog.7.0.1", hook_bytes("prolog", SLURM_JOB_ID="7"), 1)
+    os.chown(tmp_path / "a", 1000, 1000)
+    assert folder.waiting(0.0) == ([], [])
+    with pytest.raises(PermissionError):
+        FolderWatch([tmp_path / "a"]).renew()
 
 
 def test_only_so_many_are_kept_for_a_look(folder: Intake, tmp_path: Path) -> None:
