@@ -18,8 +18,8 @@ from typing import Final
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError
-from sqlalchemy.pool import QueuePool
+from sqlalchemy.exc import ArgumentError, InvalidatePoolError
+from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
 from profiler.store.errors import StoreError
 
@@ -115,7 +115,8 @@ def _sqlite(url: URL, *, writes: bool) -> Engine:
     )
 
     @event.listens_for(engine, "connect")
-    def _connected(connection: sqlite3.Connection, _: object) -> None:
+    def _connected(connection: sqlite3.Connection, entry: ConnectionPoolEntry) -> None:
+        entry.info["file"] = _file(url)
         # The module's own transactions begin too late (before the first change, not the first look): ours are explicit
         connection.isolation_level = None
         for pragma in _PRAGMAS:
@@ -125,12 +126,27 @@ def _sqlite(url: URL, *, writes: bool) -> Engine:
         else:
             connection.execute("PRAGMA query_only = ON")
 
+    @event.listens_for(engine, "checkout")
+    def _taken_out(_: object, entry: ConnectionPoolEntry, __: object) -> None:
+        # A file that was removed or replaced meanwhile takes what is written to it along: nobody would find it again
+        if entry.info["file"] != _file(url):
+            raise InvalidatePoolError("the store's file is another one now")
+
     @event.listens_for(engine, "begin")
     def _begun(connection: Connection) -> None:
         # A writer that looks first and locks later could find its look outdated
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+def _file(url: URL) -> tuple[int, int] | None:
+    """Which file it is; None where there is none."""
+    try:
+        found = Path(url.database or "").stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _escaped(path: str) -> str:
