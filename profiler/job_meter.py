@@ -60,6 +60,7 @@ class MeterState(msgspec.Struct):
     host: HostTally
     series: SeriesState
     trouble: str = ""
+    host_at: float | None = None
     v: int = 1
 
 
@@ -93,6 +94,7 @@ class JobMeter:
         self._unseen = 0.0
         self._metered: list[MeteredGpu] = []
         self._host = HostTally()
+        self._host_at: float | None = None  # of the last reading of it
         self._series = Series()
         self._trouble = ""
 
@@ -103,6 +105,7 @@ class JobMeter:
         meter = cls(state.asked, state.since, shared=state.shared, max_gap=max_gap, stuck=stuck)
         meter._origin, meter._last, meter._unseen = state.origin, state.last, state.unseen
         meter._metered, meter._host, meter._trouble = state.gpus, state.host, state.trouble
+        meter._host_at = state.host_at
         meter._series = Series(state.series)
         return meter
 
@@ -119,6 +122,7 @@ class JobMeter:
             host=copy.deepcopy(self._host),
             series=self._series.state(),
             trouble=self._trouble,
+            host_at=self._host_at,
         )
 
     def add(
@@ -195,10 +199,12 @@ class JobMeter:
         if host is None:
             return
         used = self._host.add(host)
-        start = end - min(gap, self._max_gap)
-        if used is not None and gap > 0:
-            self._series.add("cpus", start, end, used / gap)
-        self._series.add("memory", start, end, host.memory_bytes)
+        last, self._host_at = self._host_at, end
+        # CPU time is that of all looks since the last one at which it could be read
+        span = gap if last is None else max(end - last, 0.0)
+        if used is not None and span > 0:
+            self._series.add("cpus", end - min(span, self._max_gap), end, used / span)
+        self._series.add("memory", end - min(gap, self._max_gap), end, host.memory_bytes)
 
     # --- the GPUs ---
 
@@ -223,7 +229,8 @@ class JobMeter:
             self._series.add(f"u{number}", start, stop, utilisation)
             self._series.add(f"p{number}", start, stop, power)
             begin = min(begin, start)
-        self._series.add(f"m{number}", begin, end, reading.memory_used_bytes)
+        if now <= end:  # else its memory is somebody else's by now
+            self._series.add(f"m{number}", begin, end, reading.memory_used_bytes)
 
     def _name_the_missing(self, sample: GpuSample, found: set[int]) -> None:
         for metered in self._metered:

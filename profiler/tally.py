@@ -6,7 +6,7 @@ A `GpuTally` is its own state: it is kept as it is over a restart, and bounded h
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -16,6 +16,9 @@ from profiler.records import GpuRef, GpuUse
 
 IDLE_BELOW = 1.0
 """Per cent of utilisation: NVML tells whole numbers, so this is 0."""
+
+_LATE = 1.0
+"""Seconds after a job's end for which a reading without a memory still tells of it: so long NVML looks back."""
 
 _MAX_XIDS = 256
 _MAX_FAULTS = 32
@@ -91,8 +94,10 @@ class GpuTally(msgspec.Struct, omit_defaults=True):
     ) -> Iterator[tuple[float, float, float | None, float | None]]:
         """Count a reading made at `at`, which stands for the time since the last one up to `until`.
 
-        It stands for `max_gap` seconds at most, and the rest was not seen. Yields what to draw: (start, end,
-        utilisation, power), in the order of time.
+        It stands for `max_gap` seconds at most, and the rest was not seen. Of one that was made after `until` only what
+        looks back counts: memory and processes are the next job's by then, and soon all is.
+
+        Yields what to draw: (start, end, utilisation, power), in the order of time.
         """
         until = min(at, until)
         gap = max(until - self.at, 0.0)
@@ -102,6 +107,8 @@ class GpuTally(msgspec.Struct, omit_defaults=True):
         self.seconds += span
         if gap > span:
             self._unseen()
+        if late > 0:
+            reading = _looking_back(reading, late)
         power = self._power(reading, at, until, span)
         self._count_ecc(reading)
         self._keep(reading, span)
@@ -274,6 +281,22 @@ class GpuTally(msgspec.Struct, omit_defaults=True):
             if passed >= wanted:
                 return float(value)
         return float(max(self.histogram))
+
+
+def _looking_back(reading: GpuReading, late: float) -> GpuReading:
+    """What a reading that came so many seconds after the end tells of the time before it."""
+    reading = replace(reading, memory_used_bytes=None, processes=None if reading.processes is None else ())
+    if late <= _LATE:
+        return reading
+    return replace(
+        reading,
+        utilisation=None if reading.recent is None else reading.utilisation,
+        processes=None if reading.recent is None else reading.processes,
+        power_w=None,
+        temperature_c=None,
+        clock_sm_mhz=None,
+        throttle=None,
+    )
 
 
 def _pieces(reading: GpuReading, span: float, late: float) -> list[tuple[float, float | None]]:

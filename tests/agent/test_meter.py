@@ -204,6 +204,40 @@ def test_a_look_after_the_end_counts_only_up_to_it() -> None:
     assert found.energy_j == pytest.approx(1000)
 
 
+@pytest.mark.parametrize("recent", [None, ((5.0, 80.0), (5.0, 99.0))])
+def test_what_the_next_job_does_before_the_last_look_is_not_this_ones(recent: object) -> None:
+    made = JobMeter([REF], SINCE)
+    mine: dict[str, Any] = {
+        "memory_used_bytes": 10,
+        "temperature_c": 40,
+        "power_w": 100.0,
+        "clock_sm_mhz": 1000,
+    }
+    made.add(sample(10, reading(80.0, processes=ON_IT, throttle=frozenset(), **mine)), SINCE + 10)
+    theirs: dict[str, Any] = {
+        "memory_used_bytes": 70,
+        "temperature_c": 90,
+        "power_w": 400.0,
+        "clock_sm_mhz": 2000,
+    }
+    late = reading(99.0, processes=ON_IT, throttle=frozenset({"hw_thermal"}), recent=recent, **theirs)
+    made.add(sample(20, late), SINCE + 20, until=SINCE + 15)
+    (found,) = made.gpu_uses()
+    assert (found.utilisation_mean, found.utilisation_p95) == pytest.approx((80, 80))
+    assert (found.memory_peak_bytes, found.memory_mean_bytes) == (10, 10)
+    assert (found.temperature_peak_c, found.power_peak_w, found.clock_sm_mean_mhz) == (40, 100, 1000)
+    assert found.busy_seconds == pytest.approx(15 if recent else 10) and not found.throttled
+    assert set(made.series().gpus[0].memory_bytes) <= {10.0, None}
+
+
+def test_a_look_right_after_the_end_still_tells_of_the_last_seconds() -> None:
+    made = JobMeter([REF], SINCE)
+    made.add(sample(10, reading(80.0, memory_used_bytes=10)), SINCE + 10)
+    made.add(sample(15.3, reading(60.0, memory_used_bytes=0)), SINCE + 15.3, until=SINCE + 15)
+    (found,) = made.gpu_uses()
+    assert found.utilisation_mean == pytest.approx((800 + 300) / 15) and found.memory_mean_bytes == 10
+
+
 def test_xids_and_faults() -> None:
     looks = [
         (1.0, reading(1.0, xids=(31, 31))),
@@ -333,6 +367,16 @@ def test_a_step_of_the_nodes_clock_changes_nothing() -> None:
 
 def host(cpu: float | None, memory: int | None = None, **more: object) -> HostReading:
     return HostReading("cgroup2", cpu_seconds=cpu, memory_bytes=memory, **more)  # type: ignore[arg-type]
+
+
+def test_cpu_time_of_looks_without_a_reading_is_drawn_over_all_of_them() -> None:
+    made = JobMeter([], SINCE)
+    made.add(sample(10), SINCE + 10, host(10.0))
+    made.add(sample(20), SINCE + 20, None)
+    made.add(sample(30), SINCE + 30, None)
+    made = JobMeter.restored(made.state())
+    made.add(sample(40), SINCE + 40, host(100.0))
+    assert max(value or 0 for value in made.series().cpus) == pytest.approx(3.0)
 
 
 def test_cpus_and_memory() -> None:
