@@ -326,6 +326,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=200, help="times that each question is asked")
     parser.add_argument("--folder", help="where the databases are made; default: the temporary folder")
     parser.add_argument("--keep", action="store_true", help="leave SQLite's file there")
+    parser.add_argument(
+        "--wait-for", type=Path, help="ask only when this file is there: the machine may be busy now"
+    )
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     report: dict[str, object] = {}
@@ -340,6 +343,8 @@ def main() -> int:
                 rates = fill(store, site)
                 rates["bytes"] = size()
                 rates["bytes_per_job"] = round(rates["bytes"] / asked.jobs)
+                while asked.wait_for and not asked.wait_for.exists():
+                    time.sleep(1)
                 figures = ask(store, site, asked.rounds)
                 store.close()
         finally:
