@@ -229,3 +229,41 @@ def test_a_database_that_goes_away_and_comes_back_loses_nothing(tmp_path: Path, 
                 assert one.keeping.starts == 1, "it was no reason to start anew"
         finally:
             server.stop("immediate")
+
+
+def test_a_database_that_is_made_anew_is_taken_up_by_itself(tmp_path: Path, munge: Munged):
+    with tempfile.TemporaryDirectory(prefix="gsub-pg-") as folder:
+        server = Postgres(Path(folder))
+        server.start()
+        url = server.database()
+        name = url.partition("?")[0].rpartition("/")[2]
+        try:
+            with kept(tmp_path, munge, url) as one:
+                deliver(one, started(1))
+                server.sql(f"DROP DATABASE {name} WITH (FORCE)")
+                assert one.service().ask("POST", "/v1/records", batch(started(2))).status == 503
+                server.sql(f"CREATE DATABASE {name}")
+                _taken_again(one)
+        finally:
+            server.stop("immediate")
+
+
+def test_a_file_that_was_removed_is_made_anew_and_nothing_acknowledged_goes_there(
+    tmp_path: Path, munge: Munged
+):
+    with kept(tmp_path, munge) as one:
+        deliver(one, started(1))
+        for file in tmp_path.glob("store.db*"):
+            file.unlink()
+        _taken_again(one)
+        assert (tmp_path / "store.db").exists()
+
+
+def _taken_again(one: Kept) -> None:
+    service = one.service()
+    until(
+        lambda: service.ask("POST", "/v1/records", batch(started(2))).status == 200,
+        "the store is not taken up",
+    )
+    assert [job["job_id"] for job in json.loads(service.ask("GET", "/v1/jobs").body)["jobs"]] == [2]
+    assert one.keeping.starts == 1, "it was no reason to start anew"

@@ -173,7 +173,9 @@ class Keeper:
         """The store opened, then all that is written to it without being asked."""
         async with self._alone():
             await self._open()
-            await asyncio.gather(self.enrichment.run(), self._decisions(), self._mail(), self._purge())
+            await asyncio.gather(
+                self.enrichment.run(), self._decisions(), self._mail(), self._purge(), self._mend()
+            )
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
@@ -206,6 +208,17 @@ class Keeper:
                     _log.error("the store cannot be used, nodes keep their records: %s", one_line(str(error)))
                 said = error.kind
             await asyncio.sleep(_AGAIN)
+
+    async def _mend(self) -> None:
+        """Take up a store that was made anew under us."""
+        while True:
+            await asyncio.sleep(_AGAIN)
+            try:
+                await self.storing.mend()
+            except (StoreError, RefusedError):
+                pass  # said by `Storing`
+            except Exception:
+                _log.exception("a fault while taking the store up again")
 
     async def _decisions(self) -> None:
         """Carry gsubd's decisions over."""

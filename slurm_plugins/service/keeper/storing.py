@@ -27,6 +27,9 @@ _READ_SECONDS: Final = 20.0
 _STUCK: Final = 300.0
 """A write that takes longer hangs: the process is ended by its parent, and started anew."""
 
+_MENDED: Final = frozenset({"older", "unreachable"})
+"""Kinds of trouble that a store has whose tables, or whose file, are gone."""
+
 
 class Storing:
     """`write` and `read` run a call in a thread. Raises RefusedError (503) where there is no room, or no store."""
@@ -41,6 +44,7 @@ class Storing:
         self._reads = 0
         self._began: float | None = None
         self._failing = False
+        self._kind = ""
 
     @property
     def ready(self) -> bool:
@@ -74,6 +78,18 @@ class Storing:
             return store
 
         self._store = await self.aside("open", opened)
+
+    async def mend(self) -> None:
+        """Make the tables again where they have vanished: a database, or SQLite's file, that was made anew.
+
+        Raises StoreError.
+        """
+        if self._kind in _MENDED:
+            before, after = await self.aside("open", self.store.migrate)
+            if before != after:
+                _log.warning(
+                    "the store had %s: it is taken up as it is", f"schema {before}" if before else "no tables"
+                )
 
     @property
     def well(self) -> bool:
@@ -130,10 +146,12 @@ class Storing:
             if error.kind == "refused":
                 raise  # of one value, while the store is well
             self._counts.store_errors.add(what)
+            self._kind = error.kind
             if not self._failing:
                 self._failing = True
                 _log.error("the store fails, nodes keep their records meanwhile: %s", one_line(str(error)))
             raise
+        self._kind = ""
         if self._failing:
             self._failing = False
             _log.warning("the store answers again")
