@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import zlib
 from collections.abc import Mapping
 from typing import Final
 
@@ -55,6 +56,7 @@ class Jobs:
         self._entries: dict[JobRef, Entry] = {}
         self._open: dict[JobRef, Entry] = {}  # those with which something is left to be done
         self._forget_at = 0.0
+        self._unsaved = False
         self._meters: dict[JobRef, JobMeter] = {}
         self._reported: dict[JobRef, float] = {}
         self._saved: dict[JobRef, float] = {}
@@ -151,6 +153,10 @@ class Jobs:
                 # That end was of the attempt before, which we knew nothing of
                 entry.ended, entry.end_told, entry.end_hook = None, False, ""
                 entry.final, entry.closed = False, None
+            elif entry.ended is not None:
+                # The start is heard of after the end, as its file was cut off: now there is a last report to make
+                entry.final, entry.closed = False, None
+                self._heard[hook.job] = self._clock.mono()
             entry.gpu_env = hook.gpu_env
             # A prolog that names no GPU says that there is none; what was cut off, or a step's environment, does not
             told = (hook.whole and not reconciled) or "SLURM_JOB_GPUS" in hook.gpu_env
@@ -176,7 +182,8 @@ class Jobs:
             self._keep(entry)
             return
         entry.end_hook = hook.path.name
-        record = intake.ended(hook, cluster=self._settings.cluster, node=self._settings.node, job=entry.job)
+        cluster, node = self._place(entry)
+        record = intake.ended(hook, cluster=cluster, node=node, job=entry.job)
         if hook.counted and hook.job != entry.job:  # requeued: the 0 that Slurm tells then is no exit code
             record = msgspec.structs.replace(record, exit_code=None, signal=None, derived_exit_code=None)
         if entry.started is not None and record.at < entry.started.at:  # the clock was set back in between
@@ -235,12 +242,19 @@ class Jobs:
     def _is_told(entry: Entry) -> bool:
         return (entry.told or entry.started is None) and (entry.end_told or entry.ended is None)
 
+    def _place(self, entry: Entry) -> tuple[str, str]:
+        """The cluster and the node of an attempt: as it was called when it started, though we have another name now."""
+        if entry.started is None:
+            return self._settings.cluster, self._settings.node
+        return entry.started.cluster, entry.started.node
+
     def _ended(self, entry: Entry, at: float, source: str) -> JobEnded:
         least = entry.started.at if entry.started is not None else 0.0
+        cluster, node = self._place(entry)
         return JobEnded(
             id=new_id(),
-            cluster=self._settings.cluster,
-            node=self._settings.node,
+            cluster=cluster,
+            node=node,
             at=min(max(at, least), 4e9),
             job=entry.job,
             source="reboot" if source == "reboot" else "reconciled",
@@ -368,10 +382,11 @@ class Jobs:
     def _restored(self, entry: Entry, started: JobStarted) -> JobMeter:
         try:
             state = msgspec.json.decode(entry.meter, type=MeterState | None)
-        except msgspec.MsgspecError as error:
+            if state is not None:
+                return JobMeter.restored(state, max_gap=self._max_gap)
+        except (ValueError, zlib.error) as error:  # also of another release, or a disk that forgets
             _log.warning("what was measured of job %s is lost: %s", _shown(entry.job), error)
-            state = None
-        return self._metered(started) if state is None else JobMeter.restored(state, max_gap=self._max_gap)
+        return self._metered(started)
 
     @property
     def _max_gap(self) -> float:
@@ -393,7 +408,11 @@ class Jobs:
         try:
             self._save(entry)
         except OSError as error:
-            _log.warning("job %s cannot be kept over a restart: %s", _shown(entry.job), error)
+            if not self._unsaved:  # once, and not for each of 300 jobs twice a minute
+                _log.warning("job %s cannot be kept over a restart: %s", _shown(entry.job), error)
+            self._unsaved = True
+        else:
+            self._unsaved = False
 
     def _forget(self, entry: Entry) -> None:
         try:

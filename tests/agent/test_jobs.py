@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -33,16 +35,22 @@ class Node:
         self.clock = FakeClock()
         self.spool = FakeSpool()
         self.boot = BOOT
+        self.name = "n1"
         self.pid = 1
         self.calls = Calls()
         self.gpus = FakeGpus()
         self.jobs: Jobs
         self.start()
 
+    def rename(self, name: str) -> None:
+        """As after a restart with --node."""
+        self.name = name
+        self.start()
+
     def start(self) -> None:
         """As after a kill: what was only in memory is gone."""
         self.jobs = Jobs(
-            settings(self.folder, boot=self.boot),
+            replace(settings(self.folder, boot=self.boot), node=self.name),
             Registry(self.folder / "jobs", Disk(self.calls)),
             self.spool,
             self.gpus,
@@ -214,7 +222,21 @@ def test_an_epilog_alone_is_an_end(node: Node) -> None:
     assert (ended.job, ended.signal) == (J7, 9)
     assert node.spool.of(JobUsage) == [] and len(node.jobs) == 0
     node.jobs.take(late, None)
-    assert len(node.spool.of(JobStarted)) == 1 and len(node.jobs) == 0 and node.jobs.running() == {}
+    assert len(node.spool.of(JobStarted)) == 1 and node.jobs.running() == {}
+
+
+def test_a_start_that_is_heard_of_after_the_end_has_a_last_report(node: Node) -> None:
+    prolog = node.hook("prolog", 7)
+    node.clock.pass_(20)
+    node.epilog()
+    node.clock.pass_(5)
+    node.jobs.take(prolog, None)
+    node.look()
+    (final,) = node.finals()
+    assert final.final and final.until - final.since == 20.0
+    node.clock.pass_(60)
+    node.jobs.turn()
+    assert len(node.finals()) == 1 and len(node.jobs) == 0
 
 
 def test_a_requeued_job_is_another_attempt(node: Node) -> None:
@@ -397,6 +419,35 @@ def test_what_is_kept_of_the_meter_may_be_damaged(node: Node) -> None:
     assert len(node.finals()) == 1
 
 
+def test_the_course_that_is_kept_may_be_damaged(node: Node) -> None:
+    node.prolog()
+    node.run(60)
+    node.jobs.save_all()
+    (path,) = (node.folder / "jobs").iterdir()
+    kept = msgspec.json.decode(path.read_bytes())
+    columns = kept["meter"]["series"]["columns"]
+    assert columns
+    kept["meter"]["series"]["columns"] = dict.fromkeys(columns, "AAAA")  # no compressed data
+    path.write_bytes(msgspec.json.encode(kept))
+    node.start()
+    node.run(60)
+    node.epilog()
+    node.look()
+    assert len(node.finals()) == 1
+
+
+def test_a_job_ends_under_the_name_that_the_node_had_at_its_start(node: Node) -> None:
+    node.prolog(7)
+    node.prolog(8)
+    node.rename("n2")
+    node.epilog(7)
+    node.jobs.gone(JobRef(8))
+    node.look()
+    node.prolog(9)
+    assert {record.node for record in [*node.spool.of(JobEnded), *node.finals()]} == {"n1"}
+    assert [record.node for record in node.spool.of(JobStarted)] == ["n1", "n1", "n2"]
+
+
 # --- clocks and disks ---
 
 
@@ -416,6 +467,25 @@ def test_a_clock_that_steps_loses_nothing_and_turns_no_time_round(node: Node, st
     node.clock.pass_(REMEMBER + 1)
     node.jobs.turn()
     assert list(node.jobs.known()) == []
+
+
+def test_a_disk_without_room_is_told_once_and_not_of_each_job(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    for job in range(20):
+        node.prolog(job + 1)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            node.calls = Calls(write=full)
+            node.jobs._registry._disk = Disk(node.calls)
+            node.run(120)
+            node.jobs._registry._disk = Disk()
+            node.run(60)
+    assert len(caplog.records) == 2
 
 
 def test_without_room_for_the_registry_the_hooks_file_stays(node: Node) -> None:
