@@ -66,11 +66,11 @@ def restore(file: Path, replace: bool, url: str | None) -> None:
     A store that holds something is left alone without --replace. All of it is restored, or nothing changes. Stop the
     service first: what nodes deliver meanwhile would be lost with the old store.
     """
+    found, user = _store_url(url)
+    _check_place(found, made=True)
     with _telling():
         from profiler.store import restore as fill
 
-        found, user = _store_url(url)
-        _check_place(found, made=True)
         copied = fill(file, found, replace=replace)
         _hand_over(found, user)
     print(f"restored {one_line(str(file))}: schema {copied.schema}, {_rows(copied.rows)}")
@@ -110,11 +110,11 @@ def _rows(rows: Mapping[str, int]) -> str:
 @contextlib.contextmanager
 def _opened(url: str | None, *, made: bool = False) -> Iterator[Store]:
     """The store. `made`: its file may be made. Raises UserError."""
+    found, _ = _store_url(url)
+    _check_place(found, made=made)
     with _telling():
         from profiler.store import open_store
 
-        found, _ = _store_url(url)
-        _check_place(found, made=made)
         store = open_store(found)
     try:
         yield store
