@@ -33,6 +33,15 @@ _RECORDS, _BYTES = 500, 1 << 20
 _SLICE = 5.0  # seconds after which a waiting thread sees whether the spool's disk is well again
 
 _log = logging.getLogger(__name__)
+
+
+class _About(msgspec.Struct):
+    """The node that a record is about."""
+
+    node: str = ""
+
+
+_about = msgspec.json.Decoder(_About)
 _taken = msgspec.json.Decoder(Taken)
 
 OnRunning: TypeAlias = Callable[[tuple[JobRef, ...], float], None]
@@ -114,7 +123,6 @@ class Delivery(threading.Thread):
         self._on_running = on_running
         self._pace, self._rng = pace or Pace(), rng or random.Random()  # noqa: S311 - no secret
         self._backoff = Backoff(self._pace, self._rng)
-        self._head = msgspec.json.encode({"v": 1, "node": node, "cluster": cluster})[:-1] + b',"records":['
         self._stopping = threading.Event()
         self._deadline: float | None = None
         self._most = _RECORDS
@@ -195,7 +203,9 @@ class Delivery(threading.Thread):
         batch = self._spool.batch(self._most, _BYTES, self._held)
         if not batch and at < self._heartbeat:
             return "nothing", ""
-        body = self._head + b",".join(waiting.line for waiting in batch) + b"]}"
+        node, batch = self._of_one_node(batch)
+        head = msgspec.json.encode({"v": 1, "node": node, "cluster": self._cluster})[:-1]
+        body = head + b',"records":[' + b",".join(waiting.line for waiting in batch) + b"]}"
         try:
             answer = self._service.ask("POST", TARGET, body, timeout=timeout and min(timeout, 10.0))
         except ServiceError as error:
@@ -203,20 +213,29 @@ class Delivery(threading.Thread):
         outcome = _OUTCOMES.get(answer.status) or ("refused" if answer.status < 500 else "broken")
         why = f"the service answers {answer.status}: {answer.body[:300].decode(errors='replace')}"
         if outcome == "taken":
-            return self._taken(batch, answer.body)
+            return self._taken(batch, answer.body, ours=node == self._node)
         if outcome == "too_large" and len(batch) == 1:
             self._spool.set_aside(batch[0].id, f"{len(batch[0].line)} bytes are too many for the service")
         elif outcome in ("too_large", "broken"):
             outcome = self._narrow(batch)
         return outcome, why
 
-    def _taken(self, batch: Sequence[Waiting], body: bytes) -> tuple[_Outcome, str]:
+    def _of_one_node(self, batch: tuple[Waiting, ...]) -> tuple[str, tuple[Waiting, ...]]:
+        """The records that are about the same node as the first one: some may be of before it got another name."""
+        nodes = [_about.decode(waiting.line).node for waiting in batch]
+        if not nodes:
+            return self._node, batch
+        return nodes[0], tuple(
+            waiting for waiting, node in zip(batch, nodes, strict=True) if node == nodes[0]
+        )
+
+    def _taken(self, batch: Sequence[Waiting], body: bytes, *, ours: bool) -> tuple[_Outcome, str]:
         try:
             taken = _taken.decode(body)
         except msgspec.MsgspecError as error:
             return "busy", f"the service's answer cannot be read: {error}"
-        ours = {waiting.id for waiting in batch}
-        accepted = ours.intersection(taken.accepted)
+        sent = {waiting.id for waiting in batch}
+        accepted = sent.intersection(taken.accepted)
         self._spool.done(accepted)
         for record_id in accepted:
             self._failed_on.pop(record_id, None)
@@ -224,13 +243,13 @@ class Delivery(threading.Thread):
         for each in taken.refused:
             # where the service could not read the id, its place in the batch tells
             place = batch[each.index].id if not each.id and 0 <= each.index < len(batch) else each.id
-            if place in ours - accepted:
+            if place in sent - accepted:
                 refused[place] = each.why
         for record_id, why in refused.items():
             self._spool.set_aside(record_id, f"the service refused it: {why}")
             self._failed_on.pop(record_id, None)
         self._heartbeat = time.monotonic() + self._pace.heartbeat * self._rng.uniform(0.8, 1.2)
-        if taken.running is not None and taken.seen_at is not None:
+        if ours and taken.running is not None and taken.seen_at is not None:
             try:
                 self._on_running(taken.running, taken.seen_at)
             except Exception:  # what is done with the news is not delivery's

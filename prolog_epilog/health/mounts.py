@@ -25,11 +25,14 @@ NETWORK: Final = frozenset(
 """Types of file systems that are somewhere else, as /proc/self/mountinfo names them."""
 
 _OCTAL: Final = re.compile(r"\\([0-7]{3})")
+_A_USERS: Final = re.compile(r"(?:^|,)user_id=[1-9]")
 _MOST: Final = 64  # threads
 
 
 def mounted(mountinfo: str) -> dict[str, str]:
     """What is mounted where: a path to the type of its file system; of several at one place the last, which is seen.
+
+    Without what users mounted themselves (FUSE): they may let it hang, as many of them as they like.
 
     >>> mounted(r"36 35 0:45 / /home\\040dirs rw,relatime shared:1 - nfs4 server:/home rw")
     {'/home dirs': 'nfs4'}
@@ -37,9 +40,14 @@ def mounted(mountinfo: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for line in mountinfo.splitlines():
         head, _, tail = line.partition(" - ")
-        fields, kind = head.split(" "), tail.split(" ")[0]
-        if len(fields) >= 6 and kind:
-            found[_OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4])] = kind
+        fields, about = head.split(" "), tail.split(" ")
+        kind, options = about[0], about[-1]
+        if len(fields) < 6 or not kind:
+            continue
+        place = _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4])
+        found[place] = kind
+        if kind.startswith("fuse") and _A_USERS.search(options):
+            del found[place]
     return found
 
 

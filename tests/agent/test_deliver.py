@@ -140,6 +140,26 @@ def test_an_envelope_says_who_sends_and_names_with_quotes_stay_inside(spool, sho
     assert json.loads(fake.asked[0]) == {"v": 1, "node": "n1", "cluster": 'c"', "records": []}
 
 
+def test_what_waits_under_the_nodes_former_name_is_delivered_under_it(spool, shop):
+    before: list[Any] = [msgspec.structs.replace(each, node="node1") for each in (started(1), usage(1))]
+    now: list[Any] = [started(2), ended(2)]
+    for record in (before[0], now[0], before[1], now[1]):
+        spool.put(record)
+    heard: list[tuple[JobRef, ...]] = []
+
+    def reply(body: bytes) -> Answer:
+        ids = tuple(record.id for record in shop.take(body))
+        running = (JobRef(2),) if json.loads(body)["node"] == "n1" else ()
+        return Answer(200, msgspec.json.encode(Taken(ids, running=running, seen_at=float(len(shop.batches)))))
+
+    delivery = Delivery(spool, Fake(reply), "c", "n1", lambda jobs, at: heard.append(jobs), pace=PACE)
+    delivery.start()
+    until(empty(spool))
+    delivery.stop(PATIENCE)
+    assert {record.id for record in shop.kept.values()} == {record.id for record in before + now}
+    assert set(heard) == {(JobRef(2),)}, "what runs on a node of another name is not what runs here"
+
+
 def test_which_jobs_slurm_has_is_told_even_when_nothing_waits(spool, deliver):
     told: list[object] = []
     jobs = (JobRef(1), JobRef(2, 3))

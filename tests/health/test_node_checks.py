@@ -151,6 +151,17 @@ def test_what_is_mounted():
     }  # fmt: skip
 
 
+def test_what_a_user_mounted_is_left_alone():
+    """It may hang or come and go as the user likes, also on top of what the site mounted."""
+    lines = r"""
+50 28 0:50 / /home/ada rw - nfs4 server:/home/ada rw
+51 28 0:51 / /home/ada rw,nosuid - fuse.sshfs ada@far:/ rw,user_id=1000,group_id=0,allow_other
+52 28 0:52 / /data rw - fuse.glusterfs store:/,user_id=7 rw,user_id=0,group_id=0,allow_other
+53 28 0:53 / /mnt rw - fuse.sshfs far:/ rw,user_id=1000
+"""
+    assert mounted(lines) == {"/data": "fuse.glusterfs"}
+
+
 @pytest.fixture
 def network(monkeypatch):
     """A machine with MOUNTINFO, whose calls to file systems are given: a path to what its call does."""
