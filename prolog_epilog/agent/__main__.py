@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--run",
         type=Path,
-        default=Path("/run/gsub"),
+        default=Path("/run/gsub-noded"),
         metavar="DIR",
         help="folder in memory that the hooks fall back to (%(default)s)",
     )

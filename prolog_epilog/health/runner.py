@@ -1,6 +1,6 @@
 """Runs a node's health checks ahead of need, and tells what changes: the agent's health thread.
 
-    runner = HealthRunner(site, "n1", spool.put, Path("/run/gsub/drain"), Path("/etc/gsub/health.off"))
+    runner = HealthRunner(site, "n1", spool.put, Path("/run/gsub-noded/drain"), Path("/etc/gsub/health.off"))
     runner.start()
     runner.feed(sample)        # after each look at the GPUs
 

@@ -250,7 +250,7 @@ class Paths:
         return self.root / "spool/gsub"
 
     def agent_run(self, node: str) -> Path:
-        """The run folder of a node's agent, as /run/gsub on a real one."""
+        """The run folder of a node's agent, as /run/gsub-noded on a real one."""
         return self.root / f"noded/{node}"
 
     def agent_spool(self, node: str) -> Path:

@@ -40,7 +40,7 @@ class Installed:
         spool, run = folders.get("spool", self.spool), folders.get("run", self.run)
         for name in ("prolog", "epilog"):
             text = (HOOKS / name).read_text()
-            line = "SPOOL=/var/spool/gsub RUN=/run/gsub"
+            line = "SPOOL=/var/spool/gsub RUN=/run/gsub-noded"
             assert text.count(line) == 1
             text = text.replace(line, f"SPOOL={spool} RUN={run}").replace(
                 "/etc/gsub/health.off", str(self.off)

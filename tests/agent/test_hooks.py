@@ -331,7 +331,7 @@ def test_a_drain_file_of_anybody_else_drains_nothing(installed: Installed) -> No
 
 @pytest.mark.root
 def test_nothing_is_written_to_a_folder_that_is_not_ours(installed: Installed, tmp_path: Path) -> None:
-    """Where gsubd runs too, /run/gsub may be its user's: root must not be led by a link to where it writes."""
+    """Should the folder be another user's, root must not be led by a link to where it writes."""
     shutil.rmtree(installed.spool)
     target = tmp_path / "cron.d"
     target.mkdir()
