@@ -26,6 +26,8 @@ cluster-down: $(VENV)/.ready ## end every development cluster; no process and no
 bench: $(VENV)/.ready ## the figures of docs/measured.md, as ratios
 	@$(RUN) -m tests.bench.bench_cli --gate
 	@$(RUN) -m tests.bench.submit --gate
+	@$(RUN) -m tests.bench.hooks --gate
+	@$(RUN) -m tests.bench.agent --gate
 
 lint: $(VENV)/.ready ## ruff, mypy strict, import-linter
 	@$(VENV)/bin/ruff check .
