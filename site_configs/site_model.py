@@ -216,6 +216,12 @@ class Service:
     user: str = t.key(
         "gsub", _USER, "Who gsubd runs as: nodes and users believe its answers only from there."
     )
+    node_addresses: Literal["off", "known", "strict"] = t.key(
+        "known",
+        t.choice("off", "known", "strict"),
+        "A node's records are refused from the address that Slurm has for another node (known), from any but "
+        "its own (strict), or from none (off: nodes behind a gateway that is a node itself).",
+    )
 
 
 @dataclass(frozen=True, slots=True)

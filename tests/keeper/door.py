@@ -21,6 +21,7 @@ from slurm_plugins.service.keeper.counts import Counts
 from slurm_plugins.service.keeper.openapi import text
 from slurm_plugins.service.keeper.routes import endpoints
 from slurm_plugins.service.keeper.storing import Storing
+from slurm_plugins.service.keeper.whence import Whence
 from tests.keeper.fakes import FakeKey
 
 SERVICE, OPERATOR, ADA, BOB = 990, 500, 1000, 1001
@@ -58,8 +59,12 @@ class Door:
         self.storing._store = store
         self.running: Running | None = None
         self.gate = Gate(self.key.munge(SERVICE), People(["olga"], "gsub", uid_of=NAMES.get))
+        self.whence = Whence("known")
         collector = Collector(
-            CLUSTER, lambda records, at: self.storing.store.take(records, at), lambda: self.running
+            CLUSTER,
+            lambda records, at: self.storing.store.take(records, at),
+            lambda: self.running,
+            self.whence,
         )
         self.app = App(
             endpoints(CLUSTER, self.storing, collector, self.counts, document=text), self.gate, self.counts
@@ -81,6 +86,7 @@ class Door:
         length: str | None = None,
         parts: Sequence[bytes] | None = None,
         hangs: bool = False,
+        peer: str = "127.0.0.1",
     ) -> Got:
         """One request; None for nobody. The seal of the answer is checked.
 
@@ -101,6 +107,7 @@ class Door:
             "raw_path": path.encode(),
             "root_path": "",
             "query_string": query.encode(),
+            "client": (peer, 40000),
             "headers": [(name.encode(), value.encode("latin-1")) for name, value in (*given, *headers)],
         }
         coming = list(parts if parts is not None else (body,))

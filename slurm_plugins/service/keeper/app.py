@@ -53,13 +53,17 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request that was let in; `values` are what its path holds. `who` is None where no credential was needed."""
+    """A request that was let in; `values` are what its path holds. `who` is None where no credential was needed.
+
+    `peer` is the address of the connection's other end; "" where it has none.
+    """
 
     query: bytes
     body: bytes
     content_type: str
     who: Who | None
     values: Mapping[str, str]
+    peer: str = ""
 
     def proven(self) -> Who:
         """Who asks. Raises RefusedError where nobody said so."""
@@ -120,9 +124,9 @@ class App:
                 raise RefusedError(
                     413, f"the body is over {MAX_BODY >> 20} MiB", "Send fewer records at once."
                 )
-            return await endpoint.answer(
-                Request(scope["query_string"], body, asked.headers.get("content-type", ""), who, values)
-            )
+            kind = asked.headers.get("content-type", "")
+            peer = (scope.get("client") or ("",))[0]
+            return await endpoint.answer(Request(scope["query_string"], body, kind, who, values, peer))
         finally:
             self._held -= size
 

@@ -19,6 +19,7 @@ from profiler.store.errors import StoreError
 from slurm_plugins.service.errors import one_line
 from slurm_plugins.service.keeper.counts import Counts
 from slurm_plugins.service.keeper.refusal import RefusedError
+from slurm_plugins.service.keeper.whence import Place, Whence
 
 __all__ = ["MAX_RECORDS", "Batch", "Collected", "Collector", "Running", "count", "read_batch", "sort_out"]
 
@@ -46,9 +47,13 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What became of a batch: the answer, the kinds of those taken, and in a word why each other was refused."""
+    """What became of a batch: the answer, the kinds of those taken, and in a word why each other was refused.
+
+    `place`: whose address it came from.
+    """
 
     taken: Taken
+    place: Place
     records: tuple[Record, ...]
     reasons: tuple[str, ...]
 
@@ -133,7 +138,7 @@ class Collector:
     """Takes batches for one cluster. `collect` blocks, and belongs to the thread that writes.
 
     `take` is the store's: all of them in one transaction. `running` is the last look at Slurm, None where there is none
-    to go by.
+    to go by. `whence` tells whether a node speaks for itself.
     """
 
     def __init__(
@@ -141,16 +146,23 @@ class Collector:
         cluster: str,
         take: Callable[[Sequence[Record], float], None],
         running: Callable[[], Running | None],
+        whence: Whence,
     ) -> None:
         self._cluster = cluster
         self._take = take
         self._running = running
+        self._whence = whence
         self.heard: dict[str, float] = {}
         """When each node last sent a batch, were it an empty one: a sign of life is not written to a disk."""
 
-    def collect(self, body: bytes, at: float) -> Collected:
-        """Take a batch. Raises RefusedError where it is none, StoreError where nothing is acknowledged."""
+    def collect(self, body: bytes, at: float, peer: str = "") -> Collected:
+        """Take a batch that came from the address `peer`.
+
+        Raises RefusedError where it is none, ElsewhereError where that is not its node, StoreError where nothing is
+        acknowledged.
+        """
         batch = read_batch(body, self._cluster)
+        place = self._whence.check(peer, batch.node)
         if batch.node in self.heard or len(self.heard) < _NODES:
             self.heard[batch.node] = at
         good, bad = sort_out(batch)
@@ -163,7 +175,7 @@ class Collector:
             running=None if running is None else running.by_node.get(batch.node, ()),
             seen_at=None if running is None else running.at,
         )
-        return Collected(taken, kept, tuple(word for _, word in bad))
+        return Collected(taken, place, kept, tuple(word for _, word in bad))
 
     def _keep(
         self, good: Sequence[tuple[int, Record]], bad: list[tuple[Refused, str]], at: float
@@ -195,6 +207,7 @@ class Collector:
 
 def count(counts: Counts, collected: Collected, now: float) -> None:
     """Enter what became of a batch into the metrics."""
+    counts.batches.add(collected.place)
     for record in collected.records:
         counts.records.add(kind_of(record))
         counts.lag.add(max(0.0, now - record.at))

@@ -19,6 +19,9 @@ class Counts:
     def __init__(self) -> None:
         self.registry = registry = Registry()
         self.records = registry.counter("gsub_collected_total", "Records taken, by kind.", ["kind"])
+        self.batches = registry.counter(
+            "gsub_batches_total", "Batches, by whose address they came from: own, other, unknown.", ["from"]
+        )
         self.refused = registry.counter(
             "gsub_records_refused_total", "Records that will never be taken, by reason.", ["why"]
         )

@@ -18,6 +18,7 @@ from typing import Any, Final
 from profiler.records import Record
 from profiler.store.errors import StoreError
 from slurm_plugins.service.errors import one_line
+from slurm_plugins.service.keeper.addresses import keep_learning
 from slurm_plugins.service.keeper.app import App
 from slurm_plugins.service.keeper.auth import Gate, Munged, People
 from slurm_plugins.service.keeper.collect import Collector
@@ -31,6 +32,7 @@ from slurm_plugins.service.keeper.refusal import RefusedError
 from slurm_plugins.service.keeper.routes import endpoints
 from slurm_plugins.service.keeper.server import listening, serve
 from slurm_plugins.service.keeper.storing import Storing
+from slurm_plugins.service.keeper.whence import Whence
 from slurm_plugins.service.site_watch import Taken
 
 __all__ = ["Keeper", "Options"]
@@ -76,8 +78,11 @@ class Keeper:
         self.mailer = Mailer(
             self.site.receipt, self.site.cluster, options.state / "mail.json", count=self._mailed
         )
+        self._env = os.environ if env is None else env
+        self._taken, self._site_path = site, site_path
+        self.whence = Whence(self.site.service.node_addresses)
         self.enrichment = Enrichment(
-            slurm or ChildSlurm(os.environ if env is None else env),
+            slurm or ChildSlurm(self._env),
             self.storing,
             self.counts,
             site=site,
@@ -90,6 +95,7 @@ class Keeper:
             self.site.cluster,
             self._take,
             self.enrichment.running,
+            self.whence,
         )
         answered = endpoints(
             self.site.cluster,
@@ -142,6 +148,8 @@ class Keeper:
 
     def _parts(self, heart: Heart | None) -> list[Coroutine[object, object, None]]:
         parts = [self._answer(heart), self._keep()]
+        if self.whence.wants_addresses:
+            parts.append(keep_learning(self.whence, self._taken, self._site_path, self._env))
         return parts if heart is None else [*parts, heart.run()]
 
     async def _answer(self, heart: Heart | None) -> None:

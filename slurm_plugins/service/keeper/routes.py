@@ -24,6 +24,7 @@ from slurm_plugins.service.keeper.counts import Counts
 from slurm_plugins.service.keeper.parameters import Parameter, moment, read_path, read_query, whole, word
 from slurm_plugins.service.keeper.refusal import RefusedError
 from slurm_plugins.service.keeper.storing import Storing
+from slurm_plugins.service.keeper.whence import ElsewhereError
 from slurm_plugins.service.metrics import CONTENT_TYPE
 
 __all__ = ["QUESTIONS", "RECORDS", "Question", "endpoints"]
@@ -284,9 +285,15 @@ def _taker(
         read_query(request.query, ())
         if request.content_type.partition(";")[0].strip().lower() != _JSON:
             raise RefusedError(415, "records come as JSON", f"Send them with Content-Type: {_JSON}.")
-        collected = await storing.write(
-            "take", lambda: collector.collect(request.body, time.time()), patience=_PATIENCE
-        )
+        try:
+            collected = await storing.write(
+                "take",
+                lambda: collector.collect(request.body, time.time(), request.peer),
+                patience=_PATIENCE,
+            )
+        except ElsewhereError:
+            counts.batches.add("other")
+            raise
         count(counts, collected, time.time())
         counts.batch_seconds.add(time.monotonic() - began)
         if any(isinstance(record, JobStarted | JobEnded) for record in collected.records):
