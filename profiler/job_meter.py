@@ -27,6 +27,10 @@ MAX_GAP = 35.0
 
 _UNKNOWN_GPUS = "Slurm did not tell which GPUs of this node are the job's, so none is counted."
 _SHARED = "Jobs can share GPUs on this node: what is told of a GPU is what all jobs on it did."
+_TYPES = (
+    "This node has GPUs of several types, and Slurm told of those of one type alone: "
+    "if the job asked for more than one type, its other GPUs are missing here."
+)
 _MIG = "NVML tells memory and processes of a MIG instance, but no utilisation and no power."
 
 
@@ -61,6 +65,7 @@ class MeterState(msgspec.Struct):
     series: SeriesState
     trouble: str = ""
     host_at: float | None = None
+    several_types: bool = False
     v: int = 1
 
 
@@ -69,7 +74,8 @@ class JobMeter:
 
     `gpus` are those that Slurm gave to the job (None: not known; empty: none), matched by UUID, else by the number of
     the device file. `since` is the job's start here, in seconds since the epoch. `shared` tells that other jobs may use
-    the same GPUs (shards, MPS): NVML does not tell them apart, so the note says so.
+    the same GPUs (shards, MPS): NVML does not tell them apart, so the note says so. `several_types` tells that the node
+    has GPUs of several types, so that `gpus` may be a part of the job's.
 
     A GPU with MIG switched on is measured by its instances, each apart. Spans are taken from the samples' monotonic
     clock, so a step of the node's clock changes nothing. Samples come in the order of time.
@@ -81,12 +87,14 @@ class JobMeter:
         since: float,
         *,
         shared: bool = False,
+        several_types: bool = False,
         max_gap: float = MAX_GAP,
         stuck: StuckRule = STUCK,
     ) -> None:
         self._asked = None if gpus is None else tuple(gpus)
         self._since = since
         self._shared = shared
+        self._several_types = several_types
         self._max_gap = max_gap
         self._rule = stuck
         self._origin: float | None = None  # the monotonic time of `since`
@@ -102,7 +110,14 @@ class JobMeter:
     def restored(cls, state: MeterState, *, max_gap: float = MAX_GAP, stuck: StuckRule = STUCK) -> JobMeter:
         """A meter that goes on from `state()`."""
         state = copy.deepcopy(state)
-        meter = cls(state.asked, state.since, shared=state.shared, max_gap=max_gap, stuck=stuck)
+        meter = cls(
+            state.asked,
+            state.since,
+            shared=state.shared,
+            several_types=state.several_types,
+            max_gap=max_gap,
+            stuck=stuck,
+        )
         meter._origin, meter._last, meter._unseen = state.origin, state.last, state.unseen
         meter._metered, meter._host, meter._trouble = state.gpus, state.host, state.trouble
         meter._host_at = state.host_at
@@ -123,6 +138,7 @@ class JobMeter:
             series=self._series.state(),
             trouble=self._trouble,
             host_at=self._host_at,
+            several_types=self._several_types,
         )
 
     def add(
@@ -169,6 +185,8 @@ class JobMeter:
     def note(self) -> str:
         """Why something is missing, in a sentence or two; "" if nothing is."""
         reasons = [_UNKNOWN_GPUS] if self._asked is None else [_SHARED] if self._shared else []
+        if self._several_types and self._asked:
+            reasons.append(_TYPES)
         if any(metered.gpu.parent_uuid for metered in self._metered):
             reasons.append(_MIG)
         if self._trouble and self._asked:

@@ -36,6 +36,10 @@ class Gpus(Protocol):
     def shared(self) -> bool:
         """Whether jobs may have parts of a GPU here."""
 
+    @property
+    def several_types(self) -> bool:
+        """Whether Slurm has GPUs of several types here: a prolog is told of one type's alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Clock:

@@ -6,7 +6,7 @@ counts as one GPU. So slurmd is asked for its list (``slurmd -G``, what it found
 22.05.8, 24.11.5 and 26.05.5 [M].
 
 The prolog of a job that has GPUs of several types (gpu:a100:2,gpu:1g.10gb:1) is told of a part of them alone, on all
-three [M], and nothing there says so: such a job's other GPUs are missing in its record.
+three [M], and nothing there says so: such a job's other GPUs are missing in its record, whose note says that they may.
 """
 
 from __future__ import annotations
@@ -166,6 +166,11 @@ class NodeGpus:
     def shared(self) -> bool:
         """Whether jobs can have parts of a GPU here: Slurm does not tell a prolog which job has."""
         return self._gres is not None and self._gres.shared
+
+    @property
+    def several_types(self) -> bool:
+        """Whether there are GPUs of several types: of a job that asked for more than one, `of` knows a part."""
+        return self._gres is not None and len({gpu.type for gpu in self._gres.gpus}) > 1
 
     def count(self) -> int | None:
         """How many whole GPUs slurmd has here; None where it has not told. Asks nobody."""

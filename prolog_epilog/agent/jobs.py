@@ -377,7 +377,13 @@ class Jobs:
     # --- keeping ---
 
     def _metered(self, started: JobStarted) -> JobMeter:
-        return JobMeter(started.gpus, started.at, shared=self._gpus.shared, max_gap=self._max_gap)
+        return JobMeter(
+            started.gpus,
+            started.at,
+            shared=self._gpus.shared,
+            several_types=self._gpus.several_types,
+            max_gap=self._max_gap,
+        )
 
     def _restored(self, entry: Entry, started: JobStarted) -> JobMeter:
         try:

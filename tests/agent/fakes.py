@@ -78,6 +78,7 @@ class FakeGpus:
     """SLURM_JOB_GPUS are minor numbers; `blind` as long as that is not known."""
 
     shared = False
+    several_types = False
     blind = False
 
     def of(self, env: Mapping[str, str], sample: GpuSample | None) -> tuple[GpuRef, ...] | None:

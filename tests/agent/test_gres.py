@@ -129,6 +129,16 @@ def test_shared_gpus() -> None:
     assert sharing.of({"SLURM_JOB_GPUS": "0"}, None) == (GpuRef(minor=0),)
 
 
+def test_a_node_with_gpus_of_several_types_is_known_as_one() -> None:
+    one, two = (
+        asked(whole(_OLD, 0)),
+        asked([*whole(_OLD, 0), _NEW.format(type="h100", index=1, file="/dev/nvidia1")]),
+    )
+    assert not two.several_types, "nobody knows yet"
+    assert one.load() and two.load()
+    assert (one.several_types, two.several_types) == (False, True)
+
+
 def test_a_slurmd_that_does_not_answer_is_asked_again_after_a_while() -> None:
     now = 0.0
     answers = ["", "\n".join(whole(_OLD, 7))]

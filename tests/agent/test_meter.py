@@ -312,6 +312,9 @@ def test_mig_instances_stand_apart_and_their_gpu_is_not_counted_twice() -> None:
 
 def test_shared_gpus_are_said_to_be_shared() -> None:
     assert "share GPUs" in JobMeter([REF], SINCE, shared=True).note()
+    mixed = JobMeter([REF], SINCE, several_types=True)
+    assert "other GPUs are missing" in mixed.note() == JobMeter.restored(mixed.state()).note()
+    assert JobMeter([], SINCE, several_types=True).note() == ""
     assert JobMeter([REF], SINCE).note() == ""
 
 
