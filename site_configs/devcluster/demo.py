@@ -1,7 +1,8 @@
 """`make demo`: the example training job, submitted with `gsub`, run by a real Slurm, and reported.
 
 Every figure that is printed was measured in this run: the state and times by Slurm, the accuracy by the job's own
-output, the GPU use by NVML samples taken on the job's nodes while it ran.
+output, the use of GPUs, processors and memory by the agents on the job's nodes; it is read back from the record as the
+user reads it.
 """
 
 from __future__ import annotations
@@ -11,9 +12,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,45 +21,8 @@ from site_configs.devcluster.spec import ClusterSpec, DevClusterError
 
 EXAMPLE: Final = REPOSITORY / "examples" / "digits"
 _ACCURACY: Final = re.compile(r"final accuracy (\d\.\d+)")
-_MIB: Final = 1 << 20
-
-
-@dataclass(slots=True)
-class Samplers:
-    """NVML samplers, one a node, that run until `finish`."""
-
-    running: dict[str, subprocess.Popen[str]]
-
-    def finish(self) -> list[tuple[str, dict[str, Any]]]:
-        """End the samplers; what each saw of its GPUs, as (node, usage)."""
-        for process in self.running.values():
-            if process.stdin is not None:
-                process.stdin.close()
-        seen = []
-        for node, process in self.running.items():
-            said = process.stdout.read() if process.stdout is not None else ""
-            if process.wait(timeout=30):
-                raise DevClusterError(f"the GPU sampler of {node} failed")
-            seen += [(node, gpu) for gpu in json.loads(said)["gpus"]]
-        return seen
-
-
-@contextmanager
-def _samplers(cluster: Cluster) -> Iterator[Samplers]:
-    command = ["python3", "-m", "profiler.sampler", "--until-eof", "--interval", "0.5", "--json"]
-    running = {
-        node: cluster.popen(
-            command, env={"GSUB_EMU_NODE": node}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path("/")
-        )
-        for node in cluster.spec.node_names
-    }
-    try:
-        yield Samplers(running)
-    finally:
-        for process in running.values():
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+_RECORD_S: Final = 60.0
+"""From the job's end until all its nodes have told theirs: seconds, but for a machine that is busy with else."""
 
 
 def main() -> int:
@@ -71,12 +32,14 @@ def main() -> int:
     print(f"Slurm {cluster.version} is up: {cluster.spec.nodes} nodes x {cluster.spec.gpus} GPUs\n")
     user = cluster.users[0] if cluster.users else None
     folder = _example(cluster, user)
-    with _samplers(cluster) as samplers:
-        print(f"{user or 'you'}$ gsub --watch train.sh", flush=True)
-        job, output = _submit(cluster, folder, user)
-        gpus = samplers.finish()
-    report = _report(cluster, job, output, gpus, user)
-    print("\n" + "\n".join(report))
+    print(f"{user or 'you'}$ gsub --watch train.sh", flush=True)
+    job, output = _submit(cluster, folder, user)
+    print("\n" + "\n".join(_report(cluster, job, output, user)), flush=True)
+    _recorded(cluster, job, user)
+    for command in (["gsub", "usage", job], ["gsub", "usage", "--receipt", job]):
+        print(f"\n{user or 'you'}$ {' '.join(command)}", flush=True)
+        for line in cluster.run(command, user=user, check=True).stdout.splitlines():
+            print(f"  {line}", flush=True)
     print(
         f"\n{time.monotonic() - started:.0f} s in all. The cluster stays up; `make cluster-down` ends it. Next:"
     )
@@ -118,27 +81,28 @@ def _submit(cluster: Cluster, folder: Path, user: str | None) -> tuple[str, str]
     return job[1], text
 
 
-def _report(
-    cluster: Cluster, job: str, output: str, gpus: list[tuple[str, dict[str, Any]]], user: str | None
-) -> list[str]:
+def _report(cluster: Cluster, job: str, output: str, user: str | None) -> list[str]:
     state, elapsed, nodes = _accounted(cluster, job, user)
     accuracy = _ACCURACY.search(output)
     if state != "COMPLETED" or accuracy is None:
         raise DevClusterError(
             f"job {job} is {state}, and printed {accuracy and accuracy[0]!r} as its accuracy"
         )
-    lines = [f"job {job}: {state} in {elapsed} on {nodes}", f"accuracy: {accuracy[1]} on held-out digits", ""]
-    lines += ["node  GPU  busy s  mean use while busy  memory peak  mean power"]
-    used = [(node, gpu) for node, gpu in gpus if gpu["busy_seconds"]]
-    for node, gpu in used:
-        use = _shown(gpu["utilisation_busy_mean"], ".0f", "%")
-        memory = _shown(gpu["memory_peak_bytes"], ".0f", " MiB", _MIB)
-        power = _shown(gpu["power_mean_w"], ".0f", " W")
-        seconds = f"{gpu['busy_seconds']:.1f}"
-        lines.append(f"{node:<5} {gpu['minor']:>3}  {seconds:>6}  {use:>19}  {memory:>11}  {power:>10}")
-    if not used:
-        raise DevClusterError("no GPU was seen busy while the job ran")
-    return lines
+    return [f"job {job}: {state} in {elapsed} on {nodes}", f"accuracy: {accuracy[1]} on held-out digits"]
+
+
+def _recorded(cluster: Cluster, job: str, user: str | None) -> None:
+    """Wait for the whole record of the job. Raises DevClusterError: it did not come, or tells of no work on a GPU."""
+    deadline = time.monotonic() + _RECORD_S
+    while time.monotonic() < deadline:
+        said = cluster.run(["gsub", "usage", "--json", job], user=user)
+        usage: dict[str, Any] = json.loads(said.stdout) if said.returncode == 0 else {}
+        if usage.get("job", {}).get("complete") and all(node.get("final") for node in usage["nodes"]):
+            if any(gpu.get("busy_seconds") for node in usage["nodes"] for gpu in node["gpus"]):
+                return
+            raise DevClusterError("no GPU was seen busy while the job ran")
+        time.sleep(0.5)
+    raise DevClusterError(f"the record of job {job} did not come within {_RECORD_S:g} s\n{said.stderr}")
 
 
 def _accounted(cluster: Cluster, job: str, user: str | None) -> tuple[str, str, str]:
@@ -153,10 +117,6 @@ def _accounted(cluster: Cluster, job: str, user: str | None) -> tuple[str, str, 
             return state, elapsed, nodes
         time.sleep(0.1)
     raise DevClusterError(f"accounting does not know how job {job} ended")
-
-
-def _shown(value: float | None, form: str, unit: str, scale: float = 1.0) -> str:
-    return "n/a" if value is None else f"{value / scale:{form}}{unit}"
 
 
 if __name__ == "__main__":
