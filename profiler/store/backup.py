@@ -137,8 +137,8 @@ def restore(path: Path, url: str, *, replace: bool = False) -> Copied:
     Raises StoreError: for a file that is no whole backup, for a store that holds something (unless `replace`, which
     removes it), and whenever something else fails; the store is as it was then.
     """
-    what = f"{path} cannot be restored to {url}."
     engines = Engines(url)
+    what = f"{path} cannot be restored to {engines.name}."
     try:
         with told(what):
             source = _source(path)

@@ -11,6 +11,7 @@ connection that died is found out before it is used.
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from contextlib import suppress
 from pathlib import Path
@@ -45,6 +46,8 @@ def parsed(url: str) -> URL:
         address = make_url(url)
     except ArgumentError as error:
         raise _wrong(url, str(error)) from None
+    except ValueError as error:
+        raise _wrong(url, f"the port is no number: {error}") from None
     if address.drivername not in ("sqlite", "postgresql+psycopg"):
         raise _wrong(url, f"{address.drivername} is not supported")
     if address.drivername == "sqlite" and not Path(address.database or "").is_absolute():
@@ -55,10 +58,18 @@ def parsed(url: str) -> URL:
 def _wrong(url: str, why: str) -> StoreError:
     return StoreError(
         "wrong",
-        f"{url!r} is not the address of a store.",
+        f"{_shown(url)!r} is not the address of a store.",
         why,
         'Write "sqlite:////PATH" or "postgresql+psycopg://..."',
     )
+
+
+_SECRET: Final = re.compile(r"(?<=:)(?!//)[^@\s]+(?=@)|(?i:(?<=password=))[^&\s]*")
+
+
+def _shown(url: str) -> str:
+    """An address, were it none, without the password that may be in it: it is for a log."""
+    return _SECRET.sub("***", url)
 
 
 class Engines:
@@ -88,7 +99,7 @@ class Engines:
     @property
     def name(self) -> str:
         """The address as it may be shown."""
-        return self.url.render_as_string(hide_password=True)
+        return _shown(self.url.render_as_string(hide_password=True))
 
     def create(self) -> None:
         """Make SQLite's file, if it is not there, for its owner alone. Raises OSError."""

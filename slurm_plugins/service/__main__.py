@@ -144,7 +144,7 @@ def _seconds(text: str) -> float:
 def _keep(arguments: argparse.Namespace) -> Keep | None:
     """How the keeper is started; None: not at all."""
     address = _listen("--api", arguments.api)
-    if re.match(r"[^/]*://[^/@]*:[^/@]*@", arguments.store or ""):
+    if re.match(r"[^/]*://([^/@]*:[^/@]*@|\S*[?&]password=)", arguments.store or ""):
         raise StartError(
             "--store holds a password",
             "every user of this host can read it in the list of processes",

@@ -84,9 +84,10 @@ def test_a_keeper_that_cannot_start_ends_no_decisions(tmp_path: Path, munge: Mun
         process.stderr.close()
 
 
-def test_a_password_stands_in_no_list_of_processes(tmp_path: Path, munge: Munged):
+@pytest.mark.parametrize("url", ["gsub:secret@db/gsub", "gsub@db/gsub?sslmode=require&password=secret"])
+def test_a_password_stands_in_no_list_of_processes(tmp_path: Path, munge: Munged, url: str):
     site = write_site(tmp_path, munge.socket)
-    process = gsubd(tmp_path, site, "--store=postgresql+psycopg://gsub:secret@db/gsub")
+    process = gsubd(tmp_path, site, f"--store=postgresql+psycopg://{url}")
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 2 and ".pgpass" in err and "secret" not in err
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler.store import JobQuery, Store, StoreError, engine, open_store
+from profiler.store import JobQuery, Store, StoreError, engine, open_store, restore
 from tests.store.contents import contents
 from tests.store.postgres import Postgres
 from tests.store.records import CLUSTER, T0, ended, series, started, usage
@@ -301,3 +301,23 @@ def test_a_password_is_never_shown() -> None:
     with pytest.raises(StoreError) as refused:
         store.check()
     assert "secret" not in str(refused.value) and "secret" not in store.name
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgres://gsub:s3cret@db/gsub",
+        "postgresql://gsub:s3cret@db:5432/gsub",
+        "mysql://gsub:/s3cret@db/gsub",
+        "gsub:s3cret@db",
+        "postgresql+psycopg://gsub:s3c/s3cret@db:port/gsub",
+        "sqlite://gsub:s3cret@/x",
+        "postgresql+psycopg://gsub@127.0.0.1:1/gsub?password=s3cret&connect_timeout=1",
+    ],
+)
+def test_nor_is_that_of_an_address_that_is_none(url: str, tmp_path: Path) -> None:
+    (tmp_path / "copy").touch()
+    for call in (lambda: open_store(url).version(), lambda: restore(tmp_path / "copy", url)):
+        with pytest.raises(StoreError) as refused:
+            call()
+        assert "s3cret" not in str(refused.value)
