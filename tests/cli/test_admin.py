@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
 import sqlite3
@@ -64,6 +65,16 @@ def test_backup_and_restore(url: str, admin, tmp_path: Path) -> None:
     assert code == 1 and "is not empty" in err and "--replace" in err and jobs(url) == [7, 8]
     assert admin("restore", copy, "--replace")[0] == 0
     assert jobs(url) == [7]
+
+
+def test_a_store_that_gsubd_writes_to_is_not_replaced(url: str, admin, tmp_path: Path) -> None:
+    admin("backup", tmp_path / "copy")
+    with (tmp_path / "keeper.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        code, _, err = admin("restore", tmp_path / "copy", "--replace")
+        assert code == 1 and "systemctl stop gsubd" in err
+        assert admin("backup", tmp_path / "another")[0] == 0
+    assert admin("restore", tmp_path / "copy", "--replace")[0] == 0
 
 
 def test_restore_into_a_store_that_is_not_there_yet(url: str, admin, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ The work is `profiler.store`'s; here it is found, its right user kept, and its e
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pwd
 import stat
@@ -28,6 +29,8 @@ _F = TypeVar("_F", bound=Callable[..., object])
 _SQLITE: Final = "sqlite:///"
 _FILES: Final = ("", "-wal", "-shm")
 """What SQLite keeps of a database, by the ends of the names."""
+_LOCK: Final = "keeper.lock"
+"""The keeper's, in gsubd's --state, where the store is too unless the site file says otherwise."""
 
 
 def _of_store(command: _F) -> _F:
@@ -68,6 +71,7 @@ def restore(file: Path, replace: bool, url: str | None) -> None:
     """
     found, user = _store_url(url)
     _check_place(found, made=True)
+    _refuse_running(found)
     with _telling():
         from profiler.store import restore as fill
 
@@ -154,6 +158,27 @@ def _check_place(url: str, *, made: bool) -> None:
             why=f"{file} belongs to {_owner(file if there else file.parent)}",
             fix="run this as that user or as root: sudo gsub admin ...",
         )
+
+
+def _refuse_running(url: str) -> None:
+    """Refuse while gsubd's keeper, which locks a file beside the store, writes to it. Raises UserError."""
+    if not url.startswith(_SQLITE + "/"):
+        return
+    lock = Path(url.removeprefix(_SQLITE)).with_name(_LOCK)
+    try:
+        handle = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        raise UserError(
+            "gsubd is writing to this store; nothing was restored",
+            why="what nodes deliver meanwhile would be lost with the old store",
+            fix="systemctl stop gsubd, restore, and start it again",
+        ) from None
+    finally:
+        os.close(handle)
 
 
 def _exists(path: Path) -> bool:
