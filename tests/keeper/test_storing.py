@@ -67,6 +67,24 @@ def test_a_read_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch)
     one.close()
 
 
+def test_one_who_asks_without_end_leaves_room_for_the_others():
+    one, free = Storing(Counts()), threading.Event()
+
+    async def crowd() -> None:
+        reads = [asyncio.ensure_future(one.read(lambda: free.wait(PATIENCE), 1000)) for _ in range(100)]
+        await asyncio.sleep(0)
+        other = asyncio.ensure_future(one.read(lambda: "an answer", 1001))
+        await asyncio.sleep(0)
+        free.set()
+        assert await other == "an answer"
+        ends = await asyncio.gather(*reads, return_exceptions=True)
+        assert [type(end) for end in ends] == [bool] * 8 + [RefusedError] * 92
+        assert await one.read(lambda: "again", 1000) == "again"
+
+    asyncio.run(asyncio.wait_for(crowd(), PATIENCE))
+    one.close()
+
+
 def test_before_it_is_open_it_says_so():
     one = Storing(Counts())
     assert not one.ready

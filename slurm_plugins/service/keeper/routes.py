@@ -270,7 +270,7 @@ def _asker(
             except CursorError as error:
                 raise RefusedError(400, str(error), "Take `next` of the page before as it is.") from None
 
-        return Answer(200, await storing.read(read))
+        return Answer(200, await storing.read(read, who.uid))
 
     return answer
 

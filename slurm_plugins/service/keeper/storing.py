@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter as Tally
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
@@ -22,6 +23,8 @@ _T = TypeVar("_T")
 
 _READERS: Final = 4
 _READS_WAITING: Final = 64
+_READS_OF_ONE: Final = 8
+"""Of one uid, waiting or being answered: a user's loop must not keep the others out."""
 _WRITES_WAITING: Final = 64
 _READ_SECONDS: Final = 20.0
 _STUCK: Final = 300.0
@@ -41,7 +44,7 @@ class Storing:
         self._slow = ThreadPoolExecutor(1, thread_name_prefix="slow")
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="reader")
         self._writes = 0
-        self._reads = 0
+        self._reads: Tally[int | None] = Tally()
         self._began: float | None = None
         self._failing = False
         self._kind = ""
@@ -126,13 +129,14 @@ class Storing:
         # shielded: a client that hangs up must not hide how it ended
         return await self._told(what, asyncio.shield(future))
 
-    async def read(self, call: Callable[[], _T]) -> _T:
-        """Run `call` beside the writing."""
-        if self._reads >= _READS_WAITING:
+    async def read(self, call: Callable[[], _T], uid: int | None = None) -> _T:
+        """Run `call` beside the writing, for `uid` (None: for nobody in particular)."""
+        if self._reads.total() >= _READS_WAITING or (uid is not None and self._reads[uid] >= _READS_OF_ONE):
             raise _busy()
-        self._reads += 1
+        self._reads[uid] += 1
         future = asyncio.get_running_loop().run_in_executor(self._readers, call)
-        future.add_done_callback(self._was_read)
+        # done or not: a thread that nobody waits for any more still holds its place
+        future.add_done_callback(lambda done: self._was_read(done, uid))
         try:
             return await self._told("read", asyncio.wait_for(asyncio.shield(future), _READ_SECONDS))
         except asyncio.TimeoutError:
@@ -161,8 +165,10 @@ class Storing:
         self._writes -= 1
         _seen(done)
 
-    def _was_read(self, done: asyncio.Future[_T]) -> None:
-        self._reads -= 1
+    def _was_read(self, done: asyncio.Future[_T], uid: int | None) -> None:
+        self._reads[uid] -= 1
+        if not self._reads[uid]:
+            del self._reads[uid]
         _seen(done)
 
     def close(self) -> None:
