@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ class Beside:
         self._asked: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._waiting = 0
+        self._since = 0.0
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
 
     def start(self) -> None:
@@ -33,6 +35,11 @@ class Beside:
         """Whether something is being done, or hangs."""
         return self._waiting > 0
 
+    @property
+    def busy_for(self) -> float:
+        """For how many seconds; 0.0 when nothing is being done."""
+        return time.monotonic() - self._since if self._waiting else 0.0
+
     def ask(
         self, work: Callable[[], T], then: Callable[[T], None], failed: Callable[[Exception], None]
     ) -> bool:
@@ -41,6 +48,7 @@ class Beside:
             if self._waiting:
                 return False
             self._waiting += 1
+            self._since = time.monotonic()
         self._asked.put(lambda: self._do(work, then, failed))
         return True
 

@@ -45,7 +45,13 @@ _HOOKS_A_TURN: Final = (
 _RECONCILE_EVERY: Final = 30.0
 _KEEP_HEALTH_EVERY: Final = 300.0
 _HOST_DEADLINE: Final = 3.0  # seconds for which a sample waits to be told of CPUs and memory
+_HANGS_AFTER: Final = 60.0  # seconds after which reading /proc is said to hang
 _STOP_WITHIN: Final = 3.0
+
+
+_HANGS: Final = (
+    "reading /proc hangs: look for processes in state D. CPUs, memory and missed jobs may not be seen."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +158,11 @@ class Agent:
         try:
             work()
         except Exception as error:
-            _log.exception("a fault of the agent")
-            with suppress(Exception):
-                self._notices.happened("agent_fault", "error", f"{type(error).__name__}: {error}")
+            told = True
+            with suppress(Exception):  # it may be of telling
+                told = self._notices.happened("agent_fault", "error", f"{type(error).__name__}: {error}")
+            if told:
+                _log.exception("a fault of the agent")
 
     def _is_due(self, what: str, every: float) -> bool:
         now = self._clock.mono()
@@ -235,6 +243,9 @@ class Agent:
         self._notices.state("gpu_driver", "error" if hung else "ok", sample.detail if hung else "")
         ids = {job.job_id for job in self._jobs.running()}
         self._held = (sample, at, self._clock.mono() + _HOST_DEADLINE)
+        for name, beside in (("host_use_hangs", self._beside), ("look_up_hangs", self._looking_up)):
+            stuck = beside.busy_for > _HANGS_AFTER
+            self._notices.state(name, "error" if stuck else "ok", _HANGS if stuck else "")
         read = self._parts.host.read
         if not ids or not self._beside.ask(
             lambda: read(ids), lambda found: self._host_read(sample, found), self._host_failed

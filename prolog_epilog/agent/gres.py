@@ -149,6 +149,7 @@ class NodeGpus:
         self._gres: Gres | None = None
         self._next = 0.0
         self._lock = threading.Lock()
+        self._trouble = ""
 
     def load(self) -> bool:
         """Ask slurmd anew; whether it answered. Takes as long as `ask` does."""
@@ -157,8 +158,11 @@ class NodeGpus:
             try:
                 gres = parse(self._ask())
             except (OSError, ValueError) as error:
-                _log.warning("Which GPUs Slurm has on this node is not known: %s", error)
+                if str(error) != self._trouble:
+                    _log.warning("Which GPUs Slurm has on this node is not known: %s", error)
+                self._trouble = str(error)
                 return False
+            self._trouble = ""
             self._gres, self._next = gres, self._clock() + _RENEW
             return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -30,6 +31,7 @@ from profiler.records import (
     decode,
     identity,
 )
+from prolog_epilog.agent import daemon
 from prolog_epilog.agent.alone import NotAloneError, alone
 from prolog_epilog.agent.daemon import Agent, Parts
 from prolog_epilog.agent.jobs import Jobs
@@ -171,6 +173,47 @@ def test_a_process_that_hangs_in_the_kernel_costs_only_what_is_read_of_it(rig: R
         assert rig.spool.of(JobUsage)[0].gpus[0].samples > 0
     finally:
         rig.host.hang.set()
+
+
+def test_reading_that_hangs_for_long_is_told_once_and_when_it_is_well(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(daemon, "_HANGS_AFTER", 0.0)
+    rig.host.hang = threading.Event()
+    try:
+        rig.hook("prolog")
+        rig.await_(JobStarted)
+        rig.look()
+        assert eventually(lambda: rig.agent._beside.busy)
+        rig.look()
+        rig.look()
+        rig.await_(NodeEvent)
+    finally:
+        rig.host.hang.set()
+    assert eventually(lambda: not rig.agent._beside.busy)
+    monkeypatch.setattr(daemon, "_HANGS_AFTER", 600.0)
+    rig.look()
+    rig.await_(NodeEvent, count=2)
+    told = [(event.name, event.state) for event in rig.spool.of(NodeEvent)]
+    assert told == [("host_use_hangs", "error"), ("host_use_hangs", "ok")]
+    lines = [record.getMessage() for record in caplog.records if "host_use_hangs" in record.getMessage()]
+    assert len(lines) == 2 and "state D" in lines[0] and "well again" in lines[1]
+
+
+def test_a_fault_that_comes_again_and_again_fills_no_journal(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fault(*_: object) -> None:
+        raise KeyError("gone")
+
+    monkeypatch.setattr(rig.agent._jobs, "turn", fault)
+    for _ in range(20):
+        rig.look()
+    rig.await_(NodeEvent)
+    rig.hook("prolog")
+    rig.await_(JobStarted)
+    assert len([record for record in caplog.records if record.exc_info]) == 1
 
 
 def test_a_driver_that_hangs_delays_no_end_and_in_the_end_no_report(rig: Rig) -> None:

@@ -139,9 +139,9 @@ def test_a_node_with_gpus_of_several_types_is_known_as_one() -> None:
     assert (one.several_types, two.several_types) == (False, True)
 
 
-def test_a_slurmd_that_does_not_answer_is_asked_again_after_a_while() -> None:
+def test_a_slurmd_that_does_not_answer_is_asked_again_after_a_while(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
-    answers = ["", "\n".join(whole(_OLD, 7))]
+    answers = ["", "", "\n".join(whole(_OLD, 7))]
 
     def ask() -> str:
         answer = answers.pop(0)
@@ -151,8 +151,10 @@ def test_a_slurmd_that_does_not_answer_is_asked_again_after_a_while() -> None:
 
     gpus = NodeGpus(ask, clock=lambda: now)
     env = {"SLURM_JOB_GPUS": "0"}
-    assert gpus.of(env, None) is None and gpus.of(env, None) is None and len(answers) == 1
+    assert gpus.of(env, None) is None and gpus.of(env, None) is None and len(answers) == 2
     now = gres._RETRY
+    assert gpus.of(env, None) is None and len(caplog.records) == 1, "told once"
+    now = 2 * gres._RETRY
     assert gpus.of(env, None) == (GpuRef(minor=7),) and not answers
 
 
