@@ -149,14 +149,16 @@ class Jobs:
             self._entries[hook.job] = entry
         self._open[hook.job] = entry
         if entry.started is None:
-            if entry.ended is not None and hook.at > entry.ended.at:
-                # That end was of the attempt before, which we knew nothing of
-                entry.ended, entry.end_told, entry.end_hook = None, False, ""
+            if entry.ended is not None:
+                if hook.at > entry.ended.at and (hook.job.restarts or not hook.counted):
+                    # That end was of the attempt before, which we knew nothing of
+                    entry.ended, entry.end_told, entry.end_hook = None, False, ""
+                else:
+                    # Heard of after the end: its file was cut off, or the clock was set back while the job ran
+                    self._heard[hook.job] = self._clock.mono()
+                    if hook.at > entry.ended.at:
+                        entry.ended, entry.end_told = msgspec.structs.replace(entry.ended, at=hook.at), False
                 entry.final, entry.closed = False, None
-            elif entry.ended is not None:
-                # The start is heard of after the end, as its file was cut off: now there is a last report to make
-                entry.final, entry.closed = False, None
-                self._heard[hook.job] = self._clock.mono()
             entry.gpu_env = hook.gpu_env
             # A prolog that names no GPU says that there is none; what was cut off, or a step's environment, does not
             told = (hook.whole and not reconciled) or "SLURM_JOB_GPUS" in hook.gpu_env

@@ -239,6 +239,19 @@ def test_a_start_that_is_heard_of_after_the_end_has_a_last_report(node: Node) ->
     assert len(node.finals()) == 1 and len(node.jobs) == 0
 
 
+def test_a_first_attempt_whose_end_is_before_its_start_by_the_clock_has_ended(node: Node) -> None:
+    prolog = node.hook("prolog", SLURM_JOB_GPUS="3")
+    node.clock.pass_(20)
+    node.clock.at -= 3600.0
+    node.epilog()  # sorted by time it comes first
+    node.jobs.take(prolog, None)
+    node.look()
+    (final,) = node.finals()
+    (started,) = node.spool.of(JobStarted)
+    assert node.spool.of(JobEnded)[-1].at >= started.at and final.until >= final.since
+    assert node.jobs.running() == {} and len(node.jobs) == 0
+
+
 def test_a_requeued_job_is_another_attempt(node: Node) -> None:
     node.prolog()
     node.run(20)
