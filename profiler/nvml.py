@@ -239,14 +239,19 @@ class NvmlReader:
 
         A sample stands for the time since the one before it. What has passed since the newest is as it is `now`.
         """
+        latest = (time.time() + _LONGEST_SAMPLE) * 1e6
         last = self._sampled.get(gpu, 0)
+        if last > latest:  # the clock was set back: none newer would come for as long as it was
+            last = 0
         # The last one seen is asked for again: it is where the first new one begins.
         answer = self._ask(gpu, "nvmlDeviceGetSamples", handle, _UTILISATION_SAMPLES, max(last - 1, 0))
         if answer is None or now is None:
             return None
         kind, samples = answer
         known = (
-            sorted((item.timeStamp, item.sampleValue.uiVal) for item in samples) if kind == _UNSIGNED else []
+            sorted((item.timeStamp, item.sampleValue.uiVal) for item in samples if item.timeStamp <= latest)
+            if kind == _UNSIGNED
+            else []
         )
         if not known:
             return None

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -100,6 +101,27 @@ for line in sys.stdin:
     print(flush=True)
 sys.stdout.buffer.write(msgspec.json.encode([looks, at]))
 """
+
+
+def test_the_drivers_samples_are_had_after_the_clock_was_set_back() -> None:
+    """They bear the node's time: those of before the step would be the newest for as long as it was."""
+    now = time.time()
+    there = [(now + 3600, 99), (now - 2, 10), (now - 1, 20)]
+    reader = NvmlReader.__new__(NvmlReader)
+    reader._sampled = {"GPU-a": int((now + 3600) * 1e6)}
+
+    def ask(_gpu: str, _function: str, _handle: object, _kind: int, since: int) -> object:
+        samples = [
+            SimpleNamespace(timeStamp=int(at * 1e6), sampleValue=SimpleNamespace(uiVal=value))
+            for at, value in there
+            if at * 1e6 > since
+        ]
+        return (1, samples) if samples else None
+
+    reader._ask = ask  # type: ignore[assignment]
+    found = reader._recent("GPU-a", None, 30.0)
+    assert found is not None and [value for _, value in found] == [20, 30]
+    assert reader._sampled["GPU-a"] == int((now - 1) * 1e6)
 
 
 def test_what_was_between_two_readings_is_told_by_the_drivers_own_samples(emulation: Emulation) -> None:
@@ -408,7 +430,7 @@ def test_the_command_counts_until_its_input_ends(emulation: Emulation) -> None:
     assert [gpu["minor"] for gpu in report["gpus"]] == [0, 1, 2]
     assert (busy["utilisation_mean"], busy["utilisation_busy_mean"]) == (80, 80)
     assert (busy["memory_peak_bytes"], busy["power_mean_w"]) == (4000 * MIB, 305.36)
-    assert busy["samples"] >= 5 and busy["busy_seconds"] == busy["seconds"] > 0.5
+    assert busy["samples"] >= 2 and busy["busy_seconds"] == busy["seconds"] > 0.5
     assert (idle["busy_seconds"], idle["utilisation_busy_mean"]) == (0, None)
     assert unmetered["power_mean_w"] is None
 

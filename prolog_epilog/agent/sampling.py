@@ -52,6 +52,7 @@ class Sampling(threading.Thread):
         self._stopped = False
         self._dense_until = 0.0
         self._last: GpuSample | None = None
+        self._fault = ""
 
     def sample_soon(self, dense: float = 0.0) -> None:
         """Look once more as soon as may be, though a look may be under way; then densely for so many seconds."""
@@ -86,13 +87,14 @@ class Sampling(threading.Thread):
             sampler.close()
 
     def _look(self, sampler: Sampler) -> None:
-        sample = sampler.sample()
-        self._last = sample
         try:
+            self._last = sample = sampler.sample()
             self._on_sample(sample, time.time() - (time.monotonic() - sample.at))
-        except Exception:
-            # This thread must outlive a bug in whoever counts: the next look may be well.
-            _log.exception("A look at the GPUs could not be counted.")
+        except Exception as error:
+            # This thread must outlive a bug in whoever looks or counts: the next look may be well.
+            if repr(error) != self._fault:
+                _log.exception("A look at the GPUs could not be made, or not be counted.")
+            self._fault = repr(error)
 
     def _next(self, due: float, started: float) -> float:
         """When to look next by the schedule."""

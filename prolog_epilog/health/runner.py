@@ -10,8 +10,8 @@ samples and answers and keeps the drain file; another one starts the children in
 
 from __future__ import annotations
 
+import logging
 import queue
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -33,6 +33,8 @@ from prolog_epilog.health.xids import xid
 from site_configs.site_model import Site
 
 __all__ = ["HealthRunner"]
+
+_log = logging.getLogger("gsub-noded")
 
 _TURN: Final = 2.0  # seconds between two looks at the kill switch
 _RENEW: Final = EXPIRY / 6
@@ -96,6 +98,7 @@ class HealthRunner(threading.Thread):
         self._told_xids: dict[tuple[str, int], float] = {}
         self._drained: tuple[str, float] | None = None  # the reason that the file holds, and since when
         self._drain_trouble = ""
+        self._fault = ""
         self._off = False
         if restored is not None:
             self._restore(restored)
@@ -129,7 +132,11 @@ class HealthRunner(threading.Thread):
         stopped = False
         try:
             while not stopped:
-                stopped = self._turn()
+                try:
+                    stopped = self._turn()
+                except Exception as error:  # else nobody would look after this node, and nobody would know
+                    self._tell_fault(error)
+                    time.sleep(_TURN)
         finally:
             self._end_runs()
 
@@ -154,6 +161,15 @@ class HealthRunner(threading.Thread):
                 self._take(item.name, item.findings)
         self._keep_drain_file()
         return False
+
+    def _tell_fault(self, error: Exception) -> None:
+        told = f"a fault of the checks: {type(error).__name__}: {error}"
+        if told == self._fault:
+            return
+        self._fault = told
+        _log.error("%s", told, exc_info=error)
+        with suppress(Exception):  # it may be of telling
+            self._say("health", "warning", told)
 
     def _look_at_switch(self) -> None:
         off = self._off_file.exists() or not self._site.health.enabled
@@ -267,7 +283,7 @@ class HealthRunner(threading.Thread):
         except OSError as error:
             if str(error) != self._drain_trouble:
                 self._drain_trouble = str(error)
-                print(f"gsub-noded: the drain file cannot be kept: {error}", file=sys.stderr)
+                _log.warning("the drain file cannot be kept: %s", error)
 
     def _declared(self) -> int | None:
         """GPUs of this node by Slurm, else by the site file."""

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from profiler.gpu import GpuIdentity, GpuReading, GpuSample
 from prolog_epilog.agent.sampling import Sampling
 
@@ -154,3 +156,20 @@ def test_the_schedule_neither_drifts_nor_catches_up() -> None:
     assert thread._next(now - 0.5, now - 0.5) == now - 0.5 + 10  # a slow look does not move the next
     assert thread._next(now - 25.0, now - 25.0) == now - 25.0 + 30  # what was missed is not made up for
     assert thread._next(now + 7.0, now) == now + 7.0  # a look out of turn moves nothing
+
+
+def test_a_look_that_raises_ends_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    looks = Looks()
+
+    class Faulty(FakeSampler):
+        faults = 3
+
+        def sample(self) -> GpuSample:
+            if self.faults:
+                self.faults -= 1
+                raise RuntimeError("cannot start")
+            return super().sample()
+
+    with sampling(Faulty(), looks, interval=0.1):
+        looks.wait(2)
+    assert len([record for record in caplog.records if record.exc_info]) == 1

@@ -418,3 +418,20 @@ def test_all_of_gsubs_own_run_here(node):
     runner.look_soon()
     node.feed(*EIGHT)
     wait_until(lambda: heard == set(CHECKS))
+
+
+def test_a_fault_of_a_check_ends_no_other_and_is_told_once(node, caplog):
+    broken = [True]
+
+    def count() -> int:
+        if broken:
+            raise KeyError("count")
+        return 2
+
+    node.start(NO_CHILDREN, slurm_gpus=count)
+    node.feed(reading(0), times=5)
+    assert node.until(name="health", state="warning").detail == "a fault of the checks: KeyError: 'count'"
+    assert [event.name for event in node.events] == ["health"] and len(caplog.records) == 1
+    broken.clear()
+    node.feed(reading(0), times=RULES.rise)
+    assert node.until(name="gpu_count", state="error").detail == "1 of 2 GPUs answer"
