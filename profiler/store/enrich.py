@@ -12,7 +12,7 @@ from sqlalchemy import Connection, bindparam, select, update
 from profiler.answers import Verdict
 from profiler.records import JobRef
 from profiler.store.bulk import chunks, lock, upsert
-from profiler.store.facts import JobFacts, Seen, Wanted, fitting
+from profiler.store.facts import JobFacts, Seen, Wanted, fitted
 from profiler.store.ingest import by_job, find_jobs, own_verdicts, settle, write
 from profiler.store.merge import clean
 from profiler.store.schema import decision, job, verdict
@@ -95,10 +95,7 @@ def _enrich(connection: Connection, cluster: str, of_job: Mapping[int, list[JobF
     for number, several in of_job.items():
         attempts = {row["pk"]: row for row in rows.get(number, ())}
         seen = [Seen(pk, row["restarts"], row["sort_at"]) for pk, row in attempts.items()]
-        for one in several:
-            fit = fitting(one, seen)
-            if fit is not None:
-                matched.append((attempts[fit.pk], one))
+        matched += ((attempts[fit.pk], one) for one, fit in fitted(several, seen))
     nodes = by_job(connection, [row["pk"] for row, _ in matched])
     changed, settled, owners = {}, {}, {}
     for stored, one in matched:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from profiler.records import JobRef
 
-__all__ = ["JobFacts", "Seen", "Wanted", "fitting"]
+__all__ = ["JobFacts", "Seen", "Wanted", "fitted", "fitting"]
 
 _SLACK = 60.0
 """Seconds by which the clocks of a node and of the controller may differ, and more."""
@@ -77,15 +77,34 @@ class Seen:
 
 
 def fitting(facts: JobFacts, attempts: Iterable[Seen]) -> Seen | None:
-    """The attempt that these facts are of; None when no one fits, for a wrong one is worse than none.
+    """The attempt that these facts are of; None when no one fits."""
+    return next((one for _, one in fitted([facts], attempts)), None)
+
+
+def fitted(facts: Sequence[JobFacts], attempts: Iterable[Seen]) -> list[tuple[JobFacts, Seen]]:
+    """Facts of one job, each with the attempt that it is of; others are left out: a wrong one is worse.
 
     By the number of restarts, where Slurm tells it; else by time: a node sees a job after Slurm started it (a prolog
-    may wait for a node to boot), and before it ended. Of several the first one after the start.
+    may wait for a node to boot), and before it ended. The nearest find each other, and each is found once: of two
+    attempts within a minute one may be known to Slurm alone, when its node died before it could tell.
     """
-    if facts.restarts is not None:
-        return next((one for one in attempts if one.restarts == facts.restarts), None)
-    if facts.started is None:
-        return None
-    after, before = facts.started - _SLACK, (facts.ended or float("inf")) + _SLACK
-    fit = [one for one in attempts if after <= one.seen <= before]
-    return min(fit, key=lambda one: (abs(one.seen - (facts.started or 0.0)), one.restarts), default=None)
+    attempts = list(attempts)
+    found = [(one, seen) for one in facts for seen in attempts if one.restarts == seen.restarts]
+    taken = {seen.pk for _, seen in found}
+    untold = [one for one in facts if one.restarts is None and one.started is not None]
+    near: list[tuple[tuple[float, float, int], int, Seen]] = []
+    for place, one in enumerate(untold):
+        started = one.started or 0.0
+        after, before = started - _SLACK, (one.ended or float("inf")) + _SLACK
+        near += [
+            ((abs(seen.seen - started), started, seen.restarts), place, seen)
+            for seen in attempts
+            if after <= seen.seen <= before
+        ]
+    used: set[int] = set()
+    for _, place, seen in sorted(near, key=lambda pair: (pair[0], pair[1])):
+        if place not in used and seen.pk not in taken:
+            used.add(place)
+            taken.add(seen.pk)
+            found.append((untold[place], seen))
+    return found

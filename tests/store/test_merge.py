@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from profiler.store.facts import JobFacts, Seen, fitting
+from profiler.store.facts import JobFacts, Seen, fitted, fitting
 from profiler.store.merge import clean, count_hosts
 from profiler.store.sums import job_sums, node_sums
 from tests.store.records import use
@@ -72,3 +72,33 @@ def test_fitting(restarts: int | None, started: float | None, ended: float | Non
     facts = JobFacts(cluster="c", job_id=1, restarts=restarts, started=started, ended=ended)
     found = fitting(facts, attempts)
     assert (found.restarts if found else None) == fits
+
+
+@pytest.mark.parametrize(
+    ("told", "attempts", "pairs"),
+    [
+        # the node of the first attempt died before it could tell
+        ([(100, 105), (106, None)], {1: 106.2}, {106: 1}),
+        ([(106, None), (100, 105)], {1: 106.2}, {106: 1}),
+        ([(100, 105), (106, None)], {0: 100.4, 1: 106.2}, {100: 0, 106: 1}),
+        # ... or that of the second
+        ([(100, 105), (106, 110)], {0: 100.4}, {100: 0}),
+        # a node that needs a minute to boot
+        ([(100, 105), (200, 400)], {0: 104.0, 1: 260.0}, {100: 0, 200: 1}),
+        ([(100, 105)], {}, {}),
+    ],
+)
+def test_each_attempt_is_told_of_once(
+    told: list[tuple[float, float | None]], attempts: dict[int, float], pairs: dict[float, int]
+) -> None:
+    facts = [JobFacts(cluster="c", job_id=1, started=start, ended=end) for start, end in told]
+    seen = [Seen(10 + restarts, restarts, at) for restarts, at in attempts.items()]
+    assert {one.started: fit.restarts for one, fit in fitted(facts, seen)} == pairs
+
+
+def test_two_attempts_of_the_same_second() -> None:
+    facts = [
+        JobFacts(cluster="c", job_id=1, started=100, ended=100, state=word) for word in ("REQUEUED", "FAILED")
+    ]
+    found = fitted(facts, [Seen(1, 0, 100.3), Seen(2, 1, 100.9)])
+    assert [(one.state, fit.restarts) for one, fit in found] == [("REQUEUED", 0), ("FAILED", 1)]

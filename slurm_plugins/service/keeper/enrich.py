@@ -6,8 +6,9 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import groupby
 from typing import Final, Protocol
 
 import msgspec
@@ -156,8 +157,8 @@ class Enrichment:
         self._silent = bool(seen.error)
         if seen.running is not None:
             self._running, self._seen = Running(seen.at, dict(seen.running)), began
-        for first in range(0, len(seen.facts), _PART):
-            await self._tell(seen.facts[first : first + _PART], seen.at)
+        for part in _parts(seen.facts):
+            await self._tell(part, seen.at)
 
     async def _tell(self, facts: Sequence[JobFacts], at: float) -> None:
         store = self._storing.store
@@ -175,3 +176,15 @@ class Enrichment:
             self._said[what] = detail
         else:
             self._said.pop(what, None)
+
+
+def _parts(facts: Sequence[JobFacts]) -> Iterator[list[JobFacts]]:
+    """Facts a transaction at a time, those of one job together: which attempt each is of shows between them."""
+    part: list[JobFacts] = []
+    for _, several in groupby(sorted(facts, key=lambda one: one.job_id), key=lambda one: one.job_id):
+        part += several
+        if len(part) >= _PART:
+            yield part
+            part = []
+    if part:
+        yield part
