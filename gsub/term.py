@@ -42,10 +42,13 @@ def is_terminal(stream: IO[str] | None) -> bool:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A rich console on standard output or error: colours only on a terminal and without NO_COLOR."""
+    """A rich console on standard output or error: colours only on a terminal and without NO_COLOR.
+
+    A job's name is shown as it is: ":x:" is no picture.
+    """
     from rich.console import Console
 
-    return Console(file=sys.stderr if stderr else sys.stdout, highlight=False, soft_wrap=True)
+    return Console(file=sys.stderr if stderr else sys.stdout, highlight=False, emoji=False, soft_wrap=True)
 
 
 class Spinner:

@@ -20,6 +20,10 @@ __all__ = ["PLOTTED", "Line", "Look", "lines"]
 PLOTTED: Final = 16
 """GPUs that are plotted one by one; of more, each node's mean is. And nodes that are plotted at all."""
 
+ROWS: Final = 256
+"""GPUs of the table: of more, those that did least. And nodes whose CPUs and memory are shown."""
+NOTES: Final = 20
+
 HEADS: Final = ("NODE", "GPU", "UTIL", "P50", "P95", "MEMORY", "POWER", "BUSY", "IDLE")
 _RIGHT: Final = frozenset({"UTIL", "P50", "P95", "MEMORY", "POWER", "BUSY"})
 _MARGIN: Final = "  "
@@ -56,7 +60,9 @@ def lines(usage: Usage, series: Series | None, look: Look, node: str | None = No
     notes = list(_notes(usage.job, nodes, look.now))
     if notes:
         yield Line("")
-    yield from (Line(f"{_MARGIN}note  {text}") for text in notes)
+    yield from (Line(f"{_MARGIN}note  {text}") for text in notes[:NOTES])
+    if len(notes) > NOTES:
+        yield Line(f"{_MARGIN}... and {len(notes) - NOTES} more notes: --node NAME shows a node's")
 
 
 def _headline(job: JobSummary, now: float) -> str:
@@ -86,7 +92,12 @@ def _about(job: JobSummary) -> Iterator[str]:
 
 
 def _table(nodes: Sequence[NodeUse]) -> Iterator[Line]:
-    rows = [(_row(node, gpu), was_used(gpu) is False) for node in nodes for gpu in node.gpus]
+    gpus = [(node, gpu) for node in nodes for gpu in node.gpus]
+    left_out = max(0, len(gpus) - ROWS)
+    if left_out:
+        least = sorted(range(len(gpus)), key=lambda place: _busyness(gpus[place][1]))
+        gpus = [gpus[place] for place in sorted(least[:ROWS])]
+    rows = [(_row(node, gpu), was_used(gpu) is False) for node, gpu in gpus]
     if not rows:
         return
     cells = [HEADS, *(row for row, _ in rows)]
@@ -95,6 +106,17 @@ def _table(nodes: Sequence[NodeUse]) -> Iterator[Line]:
     yield Line(_aligned(HEADS, widths), "head")
     for row, idle in rows:
         yield Line(_aligned(row, widths), "idle" if idle else "")
+    if left_out:
+        yield Line(
+            f"{_MARGIN}... and {left_out} more GPUs, which did more: --node NAME shows a node's, --json all"
+        )
+
+
+def _busyness(gpu: GpuUse) -> tuple[bool, float]:
+    """Who did least comes first; who is not known, last."""
+    used = was_used(gpu)
+    mean = gpu.utilisation_mean
+    return used is None, 0.0 if used is False else 100.0 if mean is None else mean
 
 
 def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
@@ -154,8 +176,10 @@ def _hosts(nodes: Sequence[NodeUse]) -> Iterator[Line]:
         return
     yield Line("")
     width = max(len(plain(node.node, 40)) for node in told)
-    for node in told:
+    for node in told[:ROWS]:
         yield Line(f"{_MARGIN}{plain(node.node, 40):<{width}}  {_host(node)}")
+    if len(told) > ROWS:
+        yield Line(f"{_MARGIN}... and {len(told) - ROWS} more nodes: --node NAME shows one of them")
 
 
 def _host(node: NodeUse) -> str:
@@ -268,7 +292,7 @@ def _step(nodes: Sequence[NodeSeries], width: int) -> float:
 def _notes(job: JobSummary, nodes: Sequence[NodeUse], now: float) -> Iterator[str]:
     if not nodes:
         yield "no node has told of it yet"
-    if job.state in ENDED and not job.complete:
+    if nodes and job.state in ENDED and not job.complete:
         late = [plain(node.node, 40) for node in nodes if not node.final]
         yield f"the last word of {', '.join(late[:5]) or 'a node'} has not come yet"
     for node in nodes:

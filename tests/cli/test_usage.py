@@ -24,10 +24,11 @@ from hypothesis import strategies as st
 
 from gsub.cli import COMMANDS, main
 from gsub.sparkline import ASCII, BLOCKS, ramp, resample, sparkline
-from gsub.usage_view import PLOTTED, Look, lines
+from gsub.term import console
+from gsub.usage_view import NOTES, PLOTTED, ROWS, Look, lines
 from profiler.answers import JobSummary, NodeSeries, NodeUse, Problem, Series, Usage
 from profiler.munge import Munge
-from profiler.records import GpuRef, GpuSeries, GpuUse
+from profiler.records import GpuRef, GpuSeries, GpuUse, HostUse
 from profiler.store.facts import JobFacts
 from slurm_plugins.client.values import Job, JobState
 from tests.agent.munged import Munged, munged
@@ -406,6 +407,36 @@ def test_many_gpus_are_one_line_a_node_and_many_nodes_are_some() -> None:
     assert sum("100 %" in line for line in few) == PLOTTED
     assert sum("100 % of 8 GPUs" in line for line in many) == PLOTTED
     assert any("and 4 more nodes" in line for line in many)
+
+
+def test_a_job_on_ten_thousand_gpus_is_told_in_pages_not_in_books() -> None:
+    names = [f"n{number:04d}" for number in range(1250)]
+    lazy = {("n0007", 3): 0.0, ("n1200", 0): 7.0}
+    uses = tuple(
+        NodeUse(
+            name,
+            gpus=tuple(
+                GpuUse(GpuRef(minor), samples=1, utilisation_mean=lazy.get((name, minor), 90.0))
+                for minor in range(8)
+            ),
+            host=HostUse("proc", memory_peak_bytes=1 << 30),
+            note="so and so",
+        )
+        for name in names
+    )
+    job = JobSummary("lab", 1, state="RUNNING", started=1e9, gpus=10_000)
+    shown = [line.text for line in lines(Usage(job, uses), None, Look(BLOCKS, 80, 1e9 + 60))]
+    assert len(shown) < 2 * ROWS + NOTES + 20
+    assert any("n0007" in line and "never used" in line for line in shown), "what stands out is there"
+    assert any("n1200" in line and "7 %" in line for line in shown)
+    assert sum("... and" in line for line in shown) == 3 and any(
+        f"{10_000 - ROWS} more GPUs" in line for line in shown
+    )
+
+
+def test_a_name_is_shown_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:
+    console().print("x:smile:", markup=False)
+    assert capfd.readouterr().out == "x:smile:\n"
 
 
 @given(st.lists(st.none() | st.floats(0, 1e12), max_size=300), st.integers(0, 120), st.floats(0, 1e12))
