@@ -205,6 +205,19 @@ def _stepped(nodes: Nodes, step: Path, seconds: int) -> Iterator[None]:
     await_("the hooks' files to be taken in", lambda: not [*(nodes.spool / "new").iterdir()])
 
 
+@contextmanager
+def clock_set_back(nodes: Nodes, stream: Stream) -> Iterator[None]:
+    """While no agent runs: "out" ends an hour before it starts, by the times of its hooks' files."""
+    nodes.kill(NODE)
+    yield
+    prolog = nodes.hook_file("prolog", stream.ids["out"])
+    at = prolog.stat().st_mtime + 3600
+    os.utime(prolog, (at, at))
+    stream.release("out")
+    stream.ended()
+    nodes.start(NODE)
+
+
 def fake_clock(folder: Path) -> Path:
     """Debian's libfaketime, where a chroot sees it; the test is left out where it cannot be had."""
     found = [*Path("/usr/lib").glob("*/faketime/libfaketime.so.1")]
@@ -231,8 +244,8 @@ def service_stopped(nodes: Nodes, stream: Stream) -> Iterator[None]:
 
 @contextmanager
 def keeper_killed(nodes: Nodes, stream: Stream) -> Iterator[None]:
-    """Three times: gsubd starts it anew."""
-    for _ in range(3):
+    """Twice: gsubd starts it anew."""
+    for _ in range(2):
         pid = keeper(nodes.cluster)
         os.kill(pid, signal.SIGKILL)
         await_("its end", lambda pid=pid: keeper(nodes.cluster) != pid)  # type: ignore[misc]
@@ -420,6 +433,7 @@ FAULTS = (
     Fault("installation hung", installation_hung),
     # a job that ends before it began, by the clock, ends when that is heard of
     Fault("clock stepped", clock_stepped, slack=40.0),
+    Fault("clock set back under a dead agent", clock_set_back),
     Fault("service stopped", service_stopped),
     Fault("keeper killed", keeper_killed),
     Fault("keeper hung", keeper_hung),

@@ -11,8 +11,8 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import suppress
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -20,8 +20,8 @@ import pytest
 from profiler.answers import NodeUse, Usage
 from site_configs.devcluster import Cluster, ClusterSpec
 from tests.record.broken import NODE, Nodes, slow
-from tests.record.faults import FAULTS, Fault, database_stopped
-from tests.record.recorded import Recorded
+from tests.record.faults import FAULTS, OUTAGE, Fault, database_stopped
+from tests.record.recorded import PATIENCE, Recorded
 from tests.record.stream import Ran, Stream, all_jobs, books, usages
 from tests.store.postgres import Postgres
 
@@ -137,19 +137,21 @@ def check(record: Recorded, nodes: Nodes, stream: Stream, fault: Fault, watched:
     assert slow(runs, LONGEST) == []
     well(record)
     assert {each.state for each, _ in jobs.values()} == {"COMPLETED"}
-    amiss: list[str] = []
-
-    def look() -> bool | None:
-        amiss.clear()
-        for usage in usages(record, [*jobs]):
-            ran, word = jobs[usage.job.job_id]
-            if why := lacks(record, ran, word, usage, fault):
-                amiss.append(f"job {ran.job} ({word}): {why}")
-        return not amiss or None
-
-    with suppress(AssertionError):  # what is amiss tells more than that it was waited for
-        record.wait_for(f"the records of {fault.name}", look)
+    # A node may wait as long again as the service was away, before it tries once more
+    deadline = time.monotonic() + PATIENCE + OUTAGE
+    while (amiss := look(record, jobs, fault)) and time.monotonic() < deadline:
+        time.sleep(0.3)
     assert amiss == []
+
+
+def look(record: Recorded, jobs: Mapping[int, tuple[Ran, str]], fault: Fault) -> list[str]:
+    """What is amiss of these jobs now."""
+    try:
+        found = usages(record, [*jobs])
+    except ConnectionError as error:
+        return [str(error)]
+    lacking = ((usage.job.job_id, lacks(record, *jobs[usage.job.job_id], usage, fault)) for usage in found)
+    return [f"job {job} ({jobs[job][1]}): {why}" for job, why in lacking if why]
 
 
 def well(record: Recorded) -> None:
