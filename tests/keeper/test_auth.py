@@ -46,6 +46,17 @@ def test_lists_hold_a_users_own_jobs_only(kept: Door, query: str):
     assert asyncio.run(kept.ask(BOB, "GET", f"/v1/jobs{query}")).json == {"jobs": []}
 
 
+def test_a_user_who_names_one_has_no_table_searched_for_it(kept: Door, monkeypatch: pytest.MonkeyPatch):
+    """By uid and name at once all jobs of the asker would be read, again and again."""
+    asked = []
+    jobs = kept.storing.store.jobs
+    monkeypatch.setattr(kept.storing.store, "jobs", lambda query: asked.append(query) or jobs(query))
+    mine = asyncio.run(kept.ask(ADA, "GET", "/v1/jobs?user=ada")).json["jobs"]
+    assert mine and mine == asyncio.run(kept.ask(ADA, "GET", "/v1/jobs")).json["jobs"]
+    assert asyncio.run(kept.ask(ADA, "GET", "/v1/jobs?user=bob")).json["jobs"] == []
+    assert all(query.uid == ADA and query.user is None for query in asked)
+
+
 def test_a_job_whose_owner_is_not_known_is_for_operators_only(door: Door):
     asyncio.run(door.bring(ended(1)))
     assert asyncio.run(door.ask(ADA, "GET", JOB)).status == 404
