@@ -76,7 +76,7 @@ def over_the_socket(count: int = 3000) -> Times:
     """A question and its answer through gsubd's socket, from a process beside it, on both in turns."""
     found: Times = ([], [])
     lines = asked(count)
-    with _server() as paths:
+    with server() as paths:
         peers = tuple(socket.socket(socket.AF_UNIX) for _ in paths)
         for peer, path in zip(peers, paths, strict=True):
             peer.connect(str(path))
@@ -95,7 +95,7 @@ def over_the_socket(count: int = 3000) -> Times:
 
 
 @contextmanager
-def _server() -> Iterator[tuple[Path, Path]]:
+def server() -> Iterator[tuple[Path, Path]]:
     with tempfile.TemporaryDirectory(prefix="gsub-bench-") as folder:
         paths = Path(folder, "small.sock"), Path(folder, "big.sock")
         argv = [sys.executable, "-m", "tests.bench.deciding", *map(str, paths)]
