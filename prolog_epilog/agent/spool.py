@@ -7,8 +7,8 @@
         spool.done([waiting.id])            # only now it is removed
 
 A file in ``out/`` is named ``<class>.<order>.<kind>.<key>``; a newer state of the same fact takes the older one's name
-and place. When there is no room, series go first, then events of the node, then usage; what tells that a job started
-or ended is never given up while anything else can go (`records.PRIORITY`). What was given
+and place. Above the limit series go first, then events of the node, then usage; what tells that a job started or ended
+is never given up while anything else can go (`records.PRIORITY`). On a full disk usage stays, too. What was given
 up is counted, and told to the service once there is room. While the disk cannot be written, records wait in memory.
 """
 
@@ -174,7 +174,8 @@ class Spool:
             try:
                 self._disk.write(path, entry.line)
             except OSError as error:
-                victim = next(self._index.victims(entry.priority + 1), None)
+                # No usage for a start or an end: these have their hook's file on the disk, for as long as they wait
+                victim = next(self._index.victims(max(entry.priority, PRIORITY["job_usage"]) + 1), None)
                 if error.errno in _NO_ROOM and victim is not None and self._give_up(victim):
                     continue  # others' files may fill the disk, but these are ours to remove
                 if self._failed_at is None:

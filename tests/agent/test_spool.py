@@ -589,6 +589,23 @@ def test_a_full_disk_costs_series_before_starts_and_ends(tmp_path, no_pause):
     assert not spool.put(series(9))  # among equals nothing is given up
 
 
+def test_a_full_disk_costs_no_usage(tmp_path, no_pause):
+    """A start or an end that waits in memory has its hook's file on the disk; usage has nothing else."""
+    full = False
+
+    def write(handle: int, data: bytes) -> int:
+        if full:
+            raise OSError(errno.ENOSPC, "full")
+        return os.write(handle, data)
+
+    spool = Spool(tmp_path, MIB, Calls(write=write))
+    assert spool.put(usage(1, 1))
+    full = True
+    assert spool.put(started(2)) is False
+    assert kinds(spool) == {"job_started": 1, "job_usage": 1}
+    assert spool.counts().dropped == {}
+
+
 def test_a_folder_that_is_removed_is_made_again(tmp_path, no_pause):
     import shutil
 
