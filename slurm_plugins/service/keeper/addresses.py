@@ -22,6 +22,7 @@ import msgspec
 
 from site_configs.site import parse_site
 from slurm_plugins.client.commands import CommandClient
+from slurm_plugins.client.errors import SlurmError
 from slurm_plugins.client.values import Node
 from slurm_plugins.service.child import ChildError, ask_child
 from slurm_plugins.service.errors import one_line
@@ -116,7 +117,11 @@ def main() -> int:
     question = msgspec.json.decode(sys.stdin.buffer.read(), type=AddressQuestion)
     die_with(question.parent)
     site = parse_site(question.site, question.site_path)
-    nodes = CommandClient(slurm_environment(os.environ, site), timeout=COMMAND_SECONDS).nodes()
+    try:
+        nodes = CommandClient(slurm_environment(os.environ, site), timeout=COMMAND_SECONDS).nodes()
+    except SlurmError as error:
+        print(error, file=sys.stderr, flush=True)
+        return 1
     sys.stdout.buffer.write(msgspec.json.encode(look_up(nodes, _resolve, _LOOK_UP)))
     sys.stdout.buffer.flush()
     return 0
