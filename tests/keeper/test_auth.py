@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
+from profiler.answers import Jobs
 from profiler.munge import Reason
+from profiler.store import JobQuery
 from tests.keeper.door import ADA, BOB, OPERATOR, SERVICE, Door, batch
 from tests.store.records import ended, started, usage
 
@@ -48,9 +50,14 @@ def test_lists_hold_a_users_own_jobs_only(kept: Door, query: str):
 
 def test_a_user_who_names_one_has_no_table_searched_for_it(kept: Door, monkeypatch: pytest.MonkeyPatch):
     """By uid and name at once all jobs of the asker would be read, again and again."""
-    asked = []
+    asked: list[JobQuery] = []
     jobs = kept.storing.store.jobs
-    monkeypatch.setattr(kept.storing.store, "jobs", lambda query: asked.append(query) or jobs(query))
+
+    def spied(query: JobQuery) -> Jobs:
+        asked.append(query)
+        return jobs(query)
+
+    monkeypatch.setattr(kept.storing.store, "jobs", spied)
     mine = asyncio.run(kept.ask(ADA, "GET", "/v1/jobs?user=ada")).json["jobs"]
     assert mine and mine == asyncio.run(kept.ask(ADA, "GET", "/v1/jobs")).json["jobs"]
     assert asyncio.run(kept.ask(ADA, "GET", "/v1/jobs?user=bob")).json["jobs"] == []
