@@ -314,6 +314,8 @@ class Cluster(Running):
             for node in self.spec.node_names:
                 self._launch(f"{agents.PREFIX}{node}")
             self._await("the agents", self._agents_run, f"{agents.PREFIX}{self.spec.node_names[-1]}")
+        if self.spec.gsub:
+            self._await("gsubd's API", lambda: gsubd.keeps(self.ports), "gsubd")
         if not self.version.startswith(KNOWN_MAJORS):
             self.say(
                 f"warning: Slurm {self.version} is not one that gsub was tested with ({', '.join(KNOWN_MAJORS)})"

@@ -69,6 +69,14 @@ def answers(ports: Ports) -> bool:
         return False
 
 
+def keeps(ports: Ports) -> bool:
+    """Whether the service takes records and answers for them."""
+    try:
+        return _get(ports, "/healthz", ports.api)[0] == 200
+    except OSError:
+        return False
+
+
 def metric(ports: Ports, name: str) -> float | None:
     """The sum over the samples of a metric of the running service, None when it has none.
 
@@ -79,9 +87,9 @@ def metric(ports: Ports, name: str) -> float | None:
     return sum(values) if values else None
 
 
-def _get(ports: Ports, path: str) -> tuple[int, str]:
+def _get(ports: Ports, path: str, port: int | None = None) -> tuple[int, str]:
     # Not urllib: it would ask a proxy for 127.0.0.1 where one is set.
-    connection = http.client.HTTPConnection("127.0.0.1", ports.gsubd, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", port or ports.gsubd, timeout=5)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
