@@ -83,14 +83,16 @@ class Machine:
 
     def _systemctl(self, words: list[str]) -> None:
         *verbs, name = words
-        if verbs == ["disable", "--now"]:
-            self.cluster.stop(name)
-            return
-        assert verbs == ["enable", "--now"], words
         unit = configparser.ConfigParser(strict=False, interpolation=None, delimiters=("=",))
         unit.optionxform = str  # type: ignore[assignment,method-assign]
         unit.read(self.root / f"etc/systemd/system/{name}.service")
         service = unit["Service"]
+        if verbs == ["disable", "--now"]:
+            self.cluster.stop(name)
+            if "RuntimeDirectory" in service:  # systemd takes it away with the service
+                shutil.rmtree(self.root / "run" / service["RuntimeDirectory"])
+            return
+        assert verbs == ["enable", "--now"], words
         user = self.cluster.daemon_user(service.get("User", "root"))
         for place, key in (("run", "RuntimeDirectory"), ("var/lib", "StateDirectory")):
             if key in service:
