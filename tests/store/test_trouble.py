@@ -100,24 +100,33 @@ def test_disk_full_sqlite(small_disk: Path) -> None:
     store.close()
 
 
-def test_disk_full_postgresql(postgres: Postgres) -> None:
-    with tempfile.TemporaryDirectory(prefix="gsub-ts-") as name:
-        folder = Path(name)
+def test_disk_full_postgresql() -> None:
+    # A server of its own: one whose tablespace has gone cannot make databases for others any more
+    with (
+        tempfile.TemporaryDirectory(prefix="gsub-pg-") as place,
+        tempfile.TemporaryDirectory(prefix="gsub-ts-") as name,
+    ):
         if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "gsub-test", name]).returncode != 0:
             pytest.skip("only root can mount a small disk")
+        filler = Path(name, "filler")
+        server = Postgres(Path(place))
+        server.start()
         try:
-            subprocess.run(["chown", "postgres", name], check=True)
-            postgres.sql(f"CREATE TABLESPACE small LOCATION '{folder}'")
-            postgres.sql("CREATE DATABASE small TABLESPACE small")
-            store = open_store(postgres.url("small"))
+            small = Path(name, "small")
+            small.mkdir()
+            subprocess.run(["chown", "postgres", str(small)], check=True)
+            filler.write_bytes(bytes(300_000))
+            server.sql(f"CREATE TABLESPACE small LOCATION '{small}'")
+            server.sql("CREATE DATABASE small TABLESPACE small")
+            store = open_store(server.url("small"))
             store.migrate()
             error, taken = fill(store)
             assert (error.kind, taken > 3) == ("full", True)
+            filler.unlink()  # a new connection writes a little
             holds(store, taken)
             store.close()
-            postgres.sql("DROP DATABASE small")
-            postgres.sql("DROP TABLESPACE small")
         finally:
+            server.stop("immediate")
             subprocess.run(["umount", "-l", name], check=True)
 
 
