@@ -95,7 +95,8 @@ def test_commands_run(document, clean, user):
                 line, shell=True, cwd=REPOSITORY, input="", capture_output=True, text=True, timeout=60
             )
         else:
-            done = clean.run(["bash", "-c", command.line], user=user, cwd=folder, timeout=400)  # training on a loaded machine
+            # the example trains: two minutes on a loaded machine
+            done = clean.run(["bash", "-c", command.line], user=user, cwd=folder, timeout=400)
         assert done.returncode == command.exit_code, (
             f"{document.name}: {command.line}\n{done.stdout}{done.stderr}"
         )
