@@ -20,7 +20,7 @@ COMMANDS: Final = {
     "status": "my jobs",
     "cancel": "cancel jobs",
     "usage": "how a job uses its GPUs, CPUs and memory, while it runs and after",
-    "admin": "for a site's administrators: the store of records, its backup",
+    "admin": "for a site's administrators: install, doctor, mode, the store of records",
 }
 """The commands; each is a module of `gsub.commands` with a click command of its name."""
 
