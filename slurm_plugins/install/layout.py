@@ -11,7 +11,7 @@ __all__ = ["HOOKS", "SHIM", "Layout", "part"]
 
 HOOKS: Final = {"Prolog": "prolog", "Epilog": "epilog", "TaskProlog": "task_prolog"}
 """Keys of slurm.conf, and the hooks that they name."""
-SHIM: Final = ("gsub.lua", "tables.lua", "json.lua", "wire.lua", "request.lua", "answer.lua")
+SHIM: Final = ("gsub.lua", "tables.lua", "json.lua", "wire.lua", "request.lua", "answer.lua", "chain.lua")
 """The shim's files."""
 
 

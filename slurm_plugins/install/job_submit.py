@@ -1,0 +1,111 @@
+"""job_submit.lua: a marked line at its top that chains gsub behind the site's own rules, and the way back.
+
+The site's text stays as it is below, to the byte, and goes on being the file that Slurm loads again when it changes.
+What the line does is in `slurm_plugins/lua/chain.lua`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from slurm_plugins.install.layout import Layout
+
+__all__ = ["NotChainableError", "chained", "is_chained", "unchained"]
+
+BEGIN: Final = b"-- >>> gsub"
+END: Final = b"-- <<< gsub"
+_TOLD: Final = b": `gsub admin rollback` takes these lines out"
+
+_BLOCK: Final = re.compile(
+    rb"^-- >>> gsub[^\n]*\n(?:(?!-- <<< gsub)[^\n]*\n){0,20}-- <<< gsub[^\n]*(?:\n|\Z)", re.MULTILINE
+)
+# What is left of a block that somebody tore: each of its lines is known by itself.
+_STRAY: Final = re.compile(
+    rb"^(?:-- (?:>>>|<<<) gsub|do local fine, why = pcall\(function\(\) dofile\(\"[^\n]*chain\.lua\")[^\n]*(?:\n|\Z)",
+    re.MULTILINE,
+)
+_SETTINGS: Final = re.compile(rb'chain\.lua"\)\(\{(.*?)\}\) end\)', re.DOTALL)
+_BY_HAND: Final = re.compile(rb"^[^\n]*gsub_shim\.submit\(", re.MULTILINE)
+
+_OWN: Final = b"""\
+-- job_submit.lua, made by gsub for a site that had none. Rules of the site's own go into these functions: gsub is asked
+-- after slurm_job_submit, if that let the job pass.
+
+function slurm_job_submit(job_desc, part_list, submit_uid)
+  return slurm.SUCCESS
+end
+
+function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
+  return slurm.SUCCESS
+end
+
+return slurm.SUCCESS
+"""
+
+
+class NotChainableError(ValueError):
+    """Nothing can be put in front of this job_submit.lua; the message says why."""
+
+
+def chained(site_text: bytes | None, layout: Layout) -> bytes:
+    """The site's job_submit.lua with gsub chained behind it; ours, where the site has none.
+
+    One that is chained already gets this layout's line, and keeps what the site has set in it.
+
+    Raises
+    ------
+    NotChainableError: it is compiled, or calls gsub by other lines already.
+    """
+    text = _OWN if site_text is None else site_text
+    kept = _kept(text)
+    bare = unchained(text)
+    text = _OWN if bare is None else bare
+    head, rest = _head(text)
+    if rest.startswith(b"\x1bLua"):
+        raise NotChainableError("job_submit.lua is compiled: gsub can be chained to its source only")
+    if _BY_HAND.search(rest):
+        raise NotChainableError("job_submit.lua calls gsub by lines put there by hand: take them out first")
+    end = b"\r\n" if rest.split(b"\n", 1)[0].endswith(b"\r") else b"\n"
+    settings = kept or b' socket = "%s" ' % _quoted(str(layout.run / "decision.sock"))
+    line = (
+        b'do local fine, why = pcall(function() dofile("%s")({%s}) end) '
+        b'if not fine then slurm.log_error("%%s", "gsub is left out: " .. tostring(why)) end end'
+    ) % (_quoted(str(layout.libexec / "chain.lua")), settings)
+    return head + end.join([BEGIN + _TOLD, line, END, rest])
+
+
+def unchained(text: bytes) -> bytes | None:
+    """job_submit.lua without our lines; None: nothing of it is the site's, the file was ours."""
+    bare = _STRAY.sub(b"", _BLOCK.sub(b"", text))
+    return None if bare == _OWN and bare != text else bare
+
+
+def is_chained(text: bytes) -> bool:
+    """Whether our lines are in it."""
+    return _STRAY.search(text) is not None
+
+
+def _kept(text: bytes) -> bytes:
+    """What stands between the braces of our line: the shim's settings, which a site may have changed."""
+    block = _BLOCK.search(text)
+    found = _SETTINGS.search(block[0]) if block else None
+    return found[1] if found else b""
+
+
+def _head(text: bytes) -> tuple[bytes, bytes]:
+    """What must stay first for Lua: a byte order mark, and a first line that begins with #."""
+    mark = b"\xef\xbb\xbf" if text.startswith(b"\xef\xbb\xbf") else b""
+    rest = text[len(mark) :]
+    if rest.startswith(b"#") and b"\n" in rest:
+        line, newline, rest = rest.partition(b"\n")
+        return mark + line + newline, rest
+    return mark, rest
+
+
+def _quoted(path: str) -> bytes:
+    """Between a Lua string's quotation marks; every byte beyond plain ones as its number."""
+    return b"".join(
+        bytes([byte]) if 32 <= byte < 127 and byte not in b'"\\' else b"\\%03d" % byte
+        for byte in path.encode(errors="surrogateescape")
+    )
