@@ -1,0 +1,282 @@
+"""The users' jobs: what they submit without end, and what the site promises for each."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from tests.install.site.dressed import Site
+
+_T = TypeVar("_T")
+PATIENCE: Final = 120.0
+"""Seconds within which all that is waited for comes, on a machine that others use too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A way to submit a job.
+
+    Parameters
+    ----------
+    argv: the command; `@TAG@` is the job's name.
+    refused: what the site's job_submit.lua says when it refuses the job; empty: it takes it.
+    then: what the user does with the job: a command, ("await", state...) or ("wait", seconds). `@JOB@` is its id.
+    denied: steps of `then`, from 1, that the site's slurm_job_modify refuses.
+    state, code: the job's end in accounting.
+    partition, features, minutes: what the site's rules make of it; empty or 0: not looked at.
+    jobs, nodes, attempts: how many jobs a submission makes, on how many nodes each, and how often it runs.
+    """
+
+    argv: tuple[str, ...]
+    refused: str = ""
+    then: tuple[tuple[str, ...], ...] = ()
+    denied: tuple[int, ...] = ()
+    state: str = "COMPLETED"
+    code: str = "0:0"
+    partition: str = ""
+    features: str = ""
+    minutes: int = 0
+    jobs: int = 1
+    nodes: int = 1
+    attempts: int = 1
+
+
+_NAMED: Final = ("--parsable", "--job-name=@TAG@", "--output=/dev/null")
+
+
+def _sbatch(*options: str, seconds: float = 0.5, code: int = 0) -> tuple[str, ...]:
+    return ("sbatch", *_NAMED, *options, "@SCRIPT@", str(seconds), str(code), "@FOLDER@")
+
+
+_ON_GPUS: Final[dict[str, Any]] = {"partition": "gpu", "features": "a100", "minutes": 60}
+_ON_CPUS: Final[dict[str, Any]] = {"partition": "cpu", "minutes": 60}
+_JOB: Final = ("@SCRIPT@", "0.5", "0", "@FOLDER@")
+_TWO: Final = 'srun @SCRIPT@ 0.5 0 "@FOLDER@"'
+
+KINDS: Final = {
+    "gpu": Kind(_sbatch("-Alab", "-G1"), **_ON_GPUS),
+    "cpus": Kind(_sbatch("-Alab", "-c2"), **_ON_CPUS),
+    "array": Kind(_sbatch("-Alab", "--array=1-2"), jobs=2, **_ON_CPUS),
+    "fails": Kind(_sbatch("-Alab", "-G1", code=3), state="FAILED", code="3:0", **_ON_GPUS),
+    "spread": Kind(
+        ("sbatch", *_NAMED, "-Alab", "-N2", "--gpus-per-node=1", f"--wrap={_TWO}"),
+        nodes=2,
+        **_ON_GPUS,
+    ),
+    "too-long": Kind(
+        _sbatch("-Alab", "--qos=short", "--time=5:00:00", "-G1"), partition="gpu", features="a100", minutes=10
+    ),
+    "no-account": Kind(_sbatch("-G1"), refused="every job needs an account"),
+    "cpu-gpus": Kind(_sbatch("-Alab", "-pcpu", "-G1"), refused="partition cpu has no GPUs"),
+    "greedy": Kind(_sbatch("-Alab", "-G64"), refused="64 GPUs are more than the 32"),
+    "urgent": Kind(_sbatch("-Alab", "-purgent"), refused="partition urgent is for those on call"),
+    "srun": Kind(("srun", "--job-name=@TAG@", "-Alab", "-G1", *_JOB), **_ON_GPUS),
+    "salloc": Kind(("salloc", "--job-name=@TAG@", "-Alab", "-n1", "srun", *_JOB), **_ON_CPUS),
+    "changed": Kind(
+        _sbatch("-Alab", "-G1", "--hold", "--time=20"),
+        then=(
+            ("scontrol", "update", "JobId=@JOB@", "Partition=urgent"),
+            ("scontrol", "update", "JobId=@JOB@", "TimeLimit=7"),
+            ("scontrol", "release", "@JOB@"),
+        ),
+        denied=(1,),
+        partition="gpu",
+        features="a100",
+        minutes=7,
+    ),
+    "requeued": Kind(
+        _sbatch("-Alab", "-G1", "--requeue", seconds=4),
+        then=(
+            ("await", "RUNNING"),
+            ("scontrol", "requeue", "@JOB@"),
+            ("await", "PENDING"),
+            # at once, 22.05's slurmd still knows the first attempt's credential and runs no prolog
+            ("wait", "4"),
+            ("scontrol", "update", "JobId=@JOB@", "StartTime=now"),
+        ),
+        attempts=2,
+        **_ON_GPUS,
+    ),
+    # through whatever happens meanwhile
+    "through": Kind(_sbatch("-Alab", "-G1", seconds=6), **_ON_GPUS),
+    "srun-through": Kind(
+        ("srun", "--job-name=@TAG@", "-Alab", "-G1", "@SCRIPT@", "6", "0", "@FOLDER@"), **_ON_GPUS
+    ),
+}
+
+CLIENTS: Final = (
+    ("user1", 1.5, ("gpu", "no-account", "array", "fails", "cpu-gpus", "too-long", "cpus", "spread")),
+    ("user2", 1.5, ("srun", "cpus", "urgent", "salloc", "gpu", "changed", "greedy", "spread")),
+    ("user2", 1.0, ("requeued", "srun-through", "through")),
+)
+"""Users, seconds from one submission to the next, and what they submit in turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of a user, as it went: step 0 is the submission. Times are seconds since the epoch."""
+
+    tag: str
+    kind: str
+    step: int
+    code: int
+    begin: float
+    end: float
+    out: str
+    err: str
+    cut_off: bool
+
+
+@dataclass(slots=True)
+class Stream:
+    """The users at work on a site; `commands` are those that have ended so far."""
+
+    site: Site
+    number: int = 0
+    _clients: list[subprocess.Popen[str]] = field(default_factory=list)
+    _sentinel: str = ""
+
+    @property
+    def folder(self) -> Path:
+        """Where the clients and their jobs leave what they tell."""
+        return self.site.root / f"stream{self.number}"
+
+    def begin(self) -> None:
+        """Let the users begin."""
+        self.number += 1
+        self.folder.mkdir()
+        self.folder.chmod(0o777)  # several users
+        (self.folder / "plan.json").write_text(json.dumps(self._plan()))
+        self._sentinel = self.site.cluster.run(
+            ["sbatch", "--parsable", "--hold", "-Alab", "--job-name=sentinel", "--wrap=:"], check=True
+        ).stdout.strip()
+        for number, (user, _, _) in enumerate(CLIENTS):
+            argv = ["python3", "-I", str(self.site.files / "client.py"), str(self.folder), str(number)]
+            with (self.folder / f"client.{number}.err").open("wb") as err:
+                self._clients.append(
+                    self.site.cluster.popen(argv, user=user, stdin=subprocess.DEVNULL, stderr=err)
+                )
+
+    def _plan(self) -> dict[str, Any]:
+        own = {"@SCRIPT@": str(self.site.files / "job.sh"), "@FOLDER@": str(self.folder)}
+
+        def filled(words: tuple[str, ...]) -> list[str]:
+            for mark, value in own.items():
+                words = tuple(word.replace(mark, value) for word in words)
+            return list(words)
+
+        kinds = {
+            name: {"argv": filled(kind.argv), "then": [filled(step) for step in kind.then]}
+            for name, kind in KINDS.items()
+        }
+        clients = {
+            str(number): {"name": f"s{self.number}c{number}", "pace": pace, "kinds": ours}
+            for number, (_, pace, ours) in enumerate(CLIENTS)
+        }
+        return {"kinds": kinds, "clients": clients}
+
+    @property
+    def commands(self) -> tuple[Command, ...]:
+        """What the users typed, and what came of it."""
+        # a client may be writing its last line now
+        lines = [
+            line for log in sorted(self.folder.glob("log.*")) for line in log.read_text().split("\n")[:-1]
+        ]
+        return tuple(Command(**json.loads(line)) for line in lines)
+
+    def more(self, count: int = 6, since: float | None = None) -> tuple[Command, ...]:
+        """Wait until this many more submissions, begun from now (or `since`) on, have been answered; they."""
+        start = time.time() if since is None else since
+
+        def enough() -> tuple[Command, ...] | None:
+            self.alive()
+            found = tuple(each for each in self.commands if each.step == 0 and each.begin >= start)
+            return found if len(found) >= count else None
+
+        return wait_for("more submissions", enough)
+
+    def alive(self) -> None:
+        """Raises AssertionError: a client has ended, with what it said."""
+        for number, client in enumerate(self._clients):
+            said = (self.folder / f"client.{number}.err").read_text()
+            assert client.poll() is None, f"client {number} ended: {said}"
+
+    def pause(self) -> None:
+        """Hold users before their next command and jobs before their end, until all is on slurmctld's disk.
+
+        slurmctld saves up to 5 s late: what it acknowledged less than that before a kill -9 is lost by itself, with or
+        without gsub.
+        """
+        (self.folder / "pause").touch()
+        cluster = self.site.cluster
+
+        def settled() -> bool:
+            queue = cluster.run(["squeue", "-h", "-o", "%T|%r|%j"])
+            rows = [line.split("|") for line in queue.stdout.splitlines()]
+            return (
+                queue.returncode == 0
+                and all(
+                    state == "RUNNING" or (state == "PENDING" and why in {"JobHeldUser", "BeginTime"})
+                    for state, why, _ in rows
+                )
+                and all(self._holds(number) for number in range(len(CLIENTS)))
+            )
+
+        wait_for("the stream's pause", settled)
+        mark = f"saved-{time.time_ns()}"
+        cluster.run(["scontrol", "update", f"JobId={self._sentinel}", f"Comment={mark}"], check=True)
+        state = cluster.paths.root / "spool/slurmctld/job_state"
+        wait_for("slurmctld's saving", lambda: mark.encode() in state.read_bytes())
+
+    def _holds(self, number: int) -> bool:
+        """A client is parked, or behind an srun that runs on."""
+        if (self.folder / f"parked.{number}").exists():
+            return True
+        queue = self.site.cluster.run(["squeue", "-h", "-t", "RUNNING", "-o", "%j"]).stdout.split()
+        return any(
+            name.startswith(f"s{self.number}c{number}-") and name.endswith(_INTERACTIVE) for name in queue
+        )
+
+    def resume(self) -> None:
+        """Let all go on."""
+        (self.folder / "pause").unlink()
+
+    def end(self) -> None:
+        """Let the users finish what they are at, and wait until the queue is empty."""
+        (self.folder / "stop").touch()
+        (self.folder / "pause").unlink(missing_ok=True)
+        for client in self._clients:
+            client.wait(PATIENCE * 2)
+        self._clients.clear()
+        cluster = self.site.cluster
+        cluster.run(["scancel", self._sentinel], check=True)
+
+        def empty() -> bool:
+            queue = cluster.run(["squeue", "-h", "-o", "%i %T %r"])
+            return queue.returncode == 0 and not queue.stdout.strip()
+
+        wait_for("the queue's end", empty)
+
+    def kill(self) -> None:
+        """End the clients, whatever they do: after a failure."""
+        for client in self._clients:
+            client.kill()
+            client.wait()
+        self._clients.clear()
+
+
+_INTERACTIVE: Final = ("srun", "salloc", "srun-through")
+
+
+def wait_for(what: str, ready: Callable[[], _T | None], seconds: float = PATIENCE) -> _T:
+    """What `ready` gives once it is true. Raises AssertionError: not in that time."""
+    deadline = time.monotonic() + seconds
+    while not (found := ready()):
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.1)
+    return found
