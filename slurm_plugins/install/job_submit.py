@@ -7,11 +7,12 @@ What the line does is in `slurm_plugins/lua/chain.lua`.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Final
 
 from slurm_plugins.install.layout import Layout
 
-__all__ = ["NotChainableError", "chained", "is_chained", "unchained"]
+__all__ = ["NotChainableError", "chained", "elsewhere", "is_chained", "unchained"]
 
 BEGIN: Final = b"-- >>> gsub"
 END: Final = b"-- <<< gsub"
@@ -22,10 +23,11 @@ _BLOCK: Final = re.compile(
 )
 # What is left of a block that somebody tore: each of its lines is known by itself.
 _STRAY: Final = re.compile(
-    rb"^(?:-- (?:>>>|<<<) gsub|do local fine, why = pcall\(function\(\) dofile\(\"[^\n]*chain\.lua\")[^\n]*(?:\n|\Z)",
+    rb"^(?:-- (?:>>>|<<<) gsub"
+    rb"|do local fine, why = pcall\(function\(\) assert\(dofile\(\"[^\n]*chain\.lua\")[^\n]*(?:\n|\Z)",
     re.MULTILINE,
 )
-_SETTINGS: Final = re.compile(rb'chain\.lua"\)\(\{(.*?)\}\) end\)', re.DOTALL)
+_SETTINGS: Final = re.compile(rb'"chain\.lua is cut short"\)\(\{(.*?)\}\) end\)', re.DOTALL)
 _BY_HAND: Final = re.compile(rb"^[^\n]*gsub_shim\.submit\(", re.MULTILINE)
 
 _OWN: Final = b"""\
@@ -67,12 +69,15 @@ def chained(site_text: bytes | None, layout: Layout) -> bytes:
     if _BY_HAND.search(rest):
         raise NotChainableError("job_submit.lua calls gsub by lines put there by hand: take them out first")
     end = b"\r\n" if rest.split(b"\n", 1)[0].endswith(b"\r") else b"\n"
-    settings = kept or b' socket = "%s" ' % _quoted(str(layout.run / "decision.sock"))
-    line = (
-        b'do local fine, why = pcall(function() dofile("%s")({%s}) end) '
-        b'if not fine then slurm.log_error("%%s", "gsub is left out: " .. tostring(why)) end end'
-    ) % (_quoted(str(layout.libexec / "chain.lua")), settings)
+    settings = kept or _socket(layout.run / "decision.sock")
+    line = _line(layout.libexec, settings)
     return head + end.join([BEGIN + _TOLD, line, END, rest])
+
+
+def elsewhere(text: bytes, libexec: Path, socket: Path) -> bytes:
+    """A chained job_submit.lua with the shim from another folder, asking at another socket: what a rehearsal loads."""
+    line = _line(libexec, _socket(socket))
+    return _BLOCK.sub(lambda _: b"\n".join([BEGIN + _TOLD, line, END, b""]), text)
 
 
 def unchained(text: bytes) -> bytes | None:
@@ -101,6 +106,17 @@ def _head(text: bytes) -> tuple[bytes, bytes]:
         line, newline, rest = rest.partition(b"\n")
         return mark + line + newline, rest
     return mark, rest
+
+
+def _line(libexec: Path, settings: bytes) -> bytes:
+    return (
+        b'do local fine, why = pcall(function() assert(dofile("%s"), "chain.lua is cut short")({%s}) end) '
+        b'if not fine then slurm.log_error("%%s", "gsub is left out: " .. tostring(why)) end end'
+    ) % (_quoted(str(libexec / "chain.lua")), settings)
+
+
+def _socket(path: Path) -> bytes:
+    return b' socket = "%s" ' % _quoted(str(path))
 
 
 def _quoted(path: str) -> bytes:
