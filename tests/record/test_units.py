@@ -80,17 +80,20 @@ def test_a_daemon_comes_back_whatever_ended_it(name):
 def test_folders_and_users_are_what_systemd_takes(tmp_path):
     """In a root of its own: what systemd-tmpfiles and systemd-sysusers make of our files."""
     (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/group").write_text("root:x:0:\nslurm:x:64030:\n")
+    (tmp_path / "etc/group").write_text("root:x:0:\n")
     (tmp_path / "etc/passwd").write_text("root:x:0:0::/root:/bin/sh\n")
     for tool, option, file in (
         ("systemd-sysusers", (), "gsubd.sysusers.conf"),
+        ("systemd-sysusers", (), "gsub-act.sysusers.conf"),
         ("systemd-tmpfiles", ("--create",), "gsub-noded.tmpfiles.conf"),
     ):
         done = subprocess.run(
             [tool, f"--root={tmp_path}", *option, UNITS / file], capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
-    assert "gsub:x:" in (tmp_path / "etc/passwd").read_text()
-    assert "slurm:x:64030:gsub" in (tmp_path / "etc/group").read_text()
+    users = (tmp_path / "etc/passwd").read_text()
+    assert "gsub:x:890:890:" in users  # on every host the same
+    assert "gsub-act:x:" in users
+    assert "slurm" not in (tmp_path / "etc/group").read_text()  # Slurm's to make, with the number that a site gives it
     for folder in ("var/spool/gsub", "var/spool/gsub/new"):
         assert (tmp_path / folder).stat().st_mode & 0o777 == 0o700

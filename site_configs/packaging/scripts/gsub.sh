@@ -1,0 +1,21 @@
+ENVIRONMENT=/opt/gsub
+
+compile() { # without it each `gsub` of a user reads the sources: slower, and no worse
+    "$ENVIRONMENT/bin/python3" -I -m compileall -q -f --invalidation-mode unchecked-hash "$ENVIRONMENT/lib" >/dev/null 2>&1 ||
+        say "the Python files could not be compiled: is the disk full? gsub starts slower"
+}
+
+forget_compiled() { find "$ENVIRONMENT" -depth -name __pycache__ -type d -exec rm -rf {} + 2>/dev/null || true; }
+
+installed() { make_user gsub gsub.conf; compile; }
+resumed() { compile; }
+upgrading() { forget_compiled; }
+removing() { refuse_while_named gsub; forget_compiled; }
+removed() { :; }
+purged() {
+    drop_placed "$LIBEXEC"
+    rm -rf "$ENVIRONMENT" /etc/gsub /var/lib/gsub-install
+    [ -d /opt ] || mkdir -m 0755 /opt # base-files made it for no package, so dpkg takes it along when it is empty
+    drop_user gsub
+    drop_kept
+}
