@@ -1,0 +1,469 @@
+"""Where a request becomes an act or a refusal: one at a time, written down before it is done.
+
+The order of the checks is that of their cost: what needs no Slurm comes first. Nothing here waits for anybody but
+Slurm, and whatever comes in is answered.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from profiler.logs import one_line
+from site_configs.site_model import MODES, Mode, Site
+from slurm_plugins.act.journal import Journal, JournalError
+from slurm_plugins.act.ledger import MOST_PROMISED, Entry, Event, Held, Standing
+from slurm_plugins.act.limits import Limits
+from slurm_plugins.act.slurm import Rights, Slurm
+from slurm_plugins.act.verbs import FIELDS, VERBS, WrongFieldError, argv, came_about, check_fields
+from slurm_plugins.act.wire import STALE, Answer, MalformedError, Request, Result, digest_of, parse_request
+from slurm_plugins.client.errors import NoSuchJob, SlurmError, SlurmNotInstalled, SlurmRefused
+from slurm_plugins.client.values import Job
+
+__all__ = ["OFF", "Desk"]
+
+OFF: Final = Path("/etc/gsub/act.off")
+"""Where this file exists nothing is done but releases."""
+MOST_HELD: Final = 1000
+_SETTLE: Final = 30.0
+"""A command that was begun has ended or was ended after this; what is not to be seen then does not come."""
+_TWICE: Final = 5.0
+"""Seconds between two looks that do not see it: a controller that hung answers a look beside what came before."""
+_RETRY: Final = 10.0
+_RIGHTS: Final = 600.0
+"""How long what Slurm lets us do is taken for known."""
+_AHEAD: Final = 60.0
+"""How far the asker's clock may be ahead."""
+
+_log = logging.getLogger("gsub-act")
+
+
+class _RefusedError(Exception):
+    """Not done, and why; `again`: in how many seconds it may be."""
+
+    def __init__(self, why: str, again: float | None = None) -> None:
+        self.why = why
+        self.again = again
+        super().__init__(why)
+
+
+class Desk:
+    """Answers lines.
+
+    Parameters
+    ----------
+    site: what is in force; `cluster` and the modes are read from it each time.
+    callers: the uids that may ask.
+    off: a file that switches everything off while it exists.
+    clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        slurm: Slurm,
+        journal: Journal,
+        site: Callable[[], Site],
+        *,
+        callers: Callable[[], frozenset[int]],
+        off: Path = OFF,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._slurm = slurm
+        self._journal = journal
+        self._site = site
+        self._callers = callers
+        self._off = off
+        self._clock = clock
+        self._limits = Limits(now=clock())
+        self._rights: tuple[float, Rights] | None = None
+        self._owed: list[Entry] = []
+        """Ends that could not be written yet."""
+        self._unseen: dict[str, float] = {}
+        """Open requests that a look did not see come about, and when that was first."""
+        self._later: dict[str, float] = {}
+        """When something that did not work is tried again, by request or job."""
+
+    # --- answering ----------------------------------------------------------------------------------------------------
+
+    def answer(self, line: bytes, uid: int) -> bytes:
+        """The answer to one line of a caller with this uid. Never raises."""
+        if uid not in self._callers():
+            return self.turn_away(uid, "only gsubd's user and root may ask")
+        try:
+            request = parse_request(line)
+        except MalformedError as error:
+            self._write_refusal(
+                Entry(event="refused", at=self._clock(), id=error.id, uid=uid, said=error.why)
+            )
+            return Answer(id=error.id, result="refused", said=f"not a request: {one_line(error.why)}").line()
+        try:
+            return self._answer(request, uid).line()
+        except _RefusedError as refused:
+            entry = _entry("refused", request, uid, self._clock(), said=refused.why)
+            self._write_refusal(entry)
+            return Answer(id=request.id, result="refused", said=refused.why, again=refused.again).line()
+        except Exception:
+            _log.exception("a fault while answering")
+            said = "a fault in gsub-act: see its log"
+            return Answer(id=request.id, result="unknown", said=said, again=_SETTLE).line()
+
+    def turn_away(self, uid: int | None, why: str) -> bytes:
+        """The answer to who is not heard at all."""
+        self._write_refusal(Entry(event="refused", at=self._clock(), uid=uid, said=why))
+        return Answer(id="", result="refused", said=why).line()
+
+    def _write_refusal(self, entry: Entry) -> None:
+        with suppress(OSError):
+            self._journal.refused(entry)
+
+    def _answer(self, request: Request, uid: int) -> Answer:
+        before = self._journal.book.standing.get(request.id)
+        if before is not None:
+            return self._repeat(request, before)
+        now = self._clock()
+        verb, fields = self._checked(request, now)
+        self._take_token(request, now)
+        if not VERBS[verb].always:
+            self._check_standing(request, now)
+        job = self._look(request.job)
+        self._check_job(request, fields, job)
+        asked = _entry("asked", request, uid, self._clock(), restarts=job.restarts, fields=fields)
+        return self._do(asked)
+
+    def _repeat(self, request: Request, before: Standing) -> Answer:
+        if before.asked.request != digest_of(request):
+            raise _RefusedError("this id was used for another request")
+        if before.open:
+            self._settle(before.asked)
+            before = self._journal.book.standing.get(request.id, before)
+        owed = [entry for entry in self._owed if entry.id == request.id]
+        told = _told(Standing(before.asked, owed[-1]) if owed else before)
+        return msgspec.structs.replace(told, repeat=True)
+
+    def _checked(self, request: Request, now: float) -> tuple[str, dict[str, str]]:
+        """What can be checked without Slurm: the form, by the tables; the verb and its fields."""
+        verb = VERBS.get(request.verb)
+        if verb is None:
+            raise _RefusedError(f"no verb of ours; there are {', '.join(VERBS)}")
+        if request.fields and request.verb != "update":
+            raise _RefusedError(f"{request.verb} has no fields")
+        try:
+            fields = check_fields(request.fields) if request.verb == "update" else {}
+        except WrongFieldError as error:
+            raise _RefusedError(one_line(str(error))) from None
+        if not -STALE <= request.at - now <= _AHEAD:
+            raise _RefusedError("it was asked too long ago, or in the future: ask anew, with the time of now")
+        if request.until is not None:
+            if not verb.holds:
+                raise _RefusedError(f"{request.verb} holds nothing: `until` goes with hold and requeuehold")
+            if not now < request.until <= now + MOST_PROMISED + _AHEAD:
+                raise _RefusedError("`until` lies within the next hour")
+        if request.cluster != self._site().cluster:
+            raise _RefusedError("the job is another cluster's")
+        if not verb.always and self.is_off:
+            raise _RefusedError(f"an administrator has switched gsub-act off ({self._off})")
+        if request.verb == "release" and self._journal.book.held(request.job) is None:
+            raise _RefusedError("gsub-act does not hold this job, and releases no hold but its own")
+        if verb.holds and len(self._journal.book.all_held()) >= MOST_HELD:
+            raise _RefusedError(f"{MOST_HELD} jobs are held already", _RETRY)
+        if any(asked.job == request.job for asked in self._journal.book.open):
+            raise _RefusedError("an earlier request for this job has not been settled yet", _TWICE)
+        return request.verb, fields
+
+    @property
+    def is_off(self) -> bool:
+        """Whether the off switch is set."""
+        try:
+            self._off.lstat()
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True  # what cannot be looked at may be there
+        return True
+
+    def _take_token(self, request: Request, now: float) -> None:
+        limits = self._limits
+        wait = limits.release(now) if request.verb == "release" else limits.take(request.job, now)
+        if wait:
+            raise _RefusedError(f"too fast: again in {wait:.0f} s", round(wait + 0.05, 1))
+
+    def _check_standing(self, request: Request, now: float) -> None:
+        """The site may have said observe for everybody, and Slurm no to us."""
+        site = self._site()
+        if not _enforces_somewhere(site):
+            raise _RefusedError(f"the site is in {site.policy.mode}: only release is done")
+        rights = self.rights(now)
+        if rights.enough is False:
+            raise _RefusedError(f"Slurm does not let gsub-act do this: {rights.why}")
+        if rights.cluster and rights.cluster != request.cluster:
+            raise _RefusedError(f"slurmctld here is that of cluster {rights.cluster}")
+
+    def rights(self, now: float) -> Rights:
+        """What Slurm lets us do, asked for once in a while."""
+        if self._rights is None or now - self._rights[0] > _RIGHTS or not self._rights[1].enough:
+            self._rights = now, self._slurm.rights()
+        return self._rights[1]
+
+    def _look(self, job: str) -> Job:
+        try:
+            return self._slurm.job(job)
+        except NoSuchJob:
+            raise _RefusedError("Slurm has no such job (any more)") from None
+        except SlurmRefused as error:
+            raise _RefusedError(f"Slurm does not tell of this job: {one_line(str(error))}") from None
+        except SlurmError as error:
+            raise _RefusedError(
+                f"Slurm was not reached, nothing was done: {one_line(str(error))}", _RETRY
+            ) from None
+
+    def _check_job(self, request: Request, fields: Mapping[str, str], job: Job) -> None:
+        verb = VERBS[request.verb]
+        if not verb.always:
+            slurm_uid = self._rights[1].slurm_uid if self._rights else None
+            if job.uid is None or job.uid in (0, slurm_uid):
+                raise _RefusedError("jobs of root and of SlurmUser are left alone")
+            mode = mode_of(self._site(), job)
+            if mode != "enforce":
+                raise _RefusedError(f"the site is in {mode} for this job: only release is done")
+        why = verb.against(job)
+        for name, value in fields.items():
+            why = why or FIELDS[name].against(value, job)
+        why = why or self._too_much_memory(fields, job)
+        if why:
+            raise _RefusedError(why)
+
+    def _too_much_memory(self, fields: Mapping[str, str], job: Job) -> str:
+        """Slurm lets an operator ask for more than a partition has."""
+        given = [int(value) for name, value in fields.items() if name.startswith("MinMemory")]
+        if not given:
+            return ""
+        try:
+            most = self._slurm.most_memory(job.partition.split(","))
+        except SlurmError as error:
+            raise _RefusedError(
+                f"Slurm was not reached, nothing was done: {one_line(str(error))}", _RETRY
+            ) from None
+        if most is None:
+            return f"it is not known how much memory nodes of {job.partition} have"
+        return f"more than a node of {job.partition} gives, {most} MiB" if given[0] > most else ""
+
+    # --- doing --------------------------------------------------------------------------------------------------------
+
+    def _do(self, asked: Entry) -> Answer:
+        """Write it down, do it, write down how it ended. Raises _RefusedError when it cannot be written down."""
+        try:
+            self._pay()
+            self._journal.put(asked)
+        except JournalError as error:
+            raise _RefusedError(
+                f"the journal cannot be written, so nothing is done: {error}", _RETRY
+            ) from None
+        try:
+            self._slurm.act(argv(asked.verb, asked.job, asked.fields))
+            # It may have started between our look and the command, and then it is not held.
+            if asked.verb == "hold" and self._started(asked.job):
+                ended = self._end(
+                    asked, "failed", "it is not held: it started first, or was released at once"
+                )
+            else:
+                ended = self._end(asked, "done")
+        except (SlurmRefused, NoSuchJob, SlurmNotInstalled) as error:
+            ended = self._end(asked, "failed", str(error))
+        except SlurmError as error:
+            ended = self._end(asked, "unknown", str(error))
+        except Exception as error:
+            _log.exception("a fault while acting")
+            ended = self._end(asked, "unknown", f"{type(error).__name__}: {error}")
+        return _told(Standing(asked, ended))
+
+    def _started(self, job: str) -> bool:
+        try:
+            return not self._slurm.job(job).held
+        except NoSuchJob:
+            return True
+        except SlurmError:
+            return False
+
+    def _end(self, asked: Entry, event: Event, said: str = "") -> Entry:
+        """Write down how it ended; an end that cannot be written is owed, and nothing is begun until it is paid."""
+        entry = _ended(asked, event, self._clock(), one_line(said))
+        try:
+            self._pay()
+            self._journal.put(entry)
+        except JournalError as error:
+            _log.error("the journal cannot be written: %s; nothing more is done until it can", error)
+            self._owed.append(entry)
+        else:
+            level = logging.INFO if event == "done" else logging.WARNING
+            _log.log(level, "%s %s: %s%s (%s)", asked.verb, asked.job, event, said and f": {said}", asked.why)
+        return entry
+
+    def _pay(self) -> None:
+        """Write the ends that are owed. Raises JournalError."""
+        while self._owed:
+            self._journal.put(self._owed[0])
+            del self._owed[0]
+
+    def _forget(self, job: str, why: str) -> None:
+        try:
+            self._journal.put(Entry(event="forgot", at=self._clock(), job=job, said=one_line(why)))
+        except JournalError as error:
+            self._later[job] = self._clock() + _RETRY
+            _log.error("the journal cannot be written: %s", error)
+
+    # --- looking after what is open, and what is held -----------------------------------------------------------------
+
+    def tend(self) -> None:
+        """Find out how open requests ended, and release what was held for long enough. Called every second or so."""
+        now = self._clock()
+        with suppress(JournalError):
+            self._pay()
+        self._journal.sum_up(now)
+        for asked in self._journal.book.open:
+            if now >= self._later.get(asked.id, 0.0):
+                self._settle(asked)
+        off = self.is_off
+        for held in self._journal.book.all_held():
+            if held.certain and (off or now >= held.until) and now >= self._later.get(held.job, 0.0):
+                self._let_go(held, "gsub-act is switched off" if off else "nobody released it in time")
+        book = self._journal.book
+        known = book.standing.keys() | {held.job for held in book.all_held()}
+        self._later = {key: at for key, at in self._later.items() if key in known}
+        self._unseen = {key: at for key, at in self._unseen.items() if key in known}
+
+    def end(self, seconds: float) -> None:
+        """Release all that is held, for so long at most: nobody would when we have gone."""
+        until = time.monotonic() + seconds
+        for held in self._journal.book.all_held():
+            if time.monotonic() >= until:
+                _log.error("job %s stays held: gsub-act releases it when it is started again", held.job)
+            elif held.certain:
+                self._let_go(held, "gsub-act ends")
+        self._journal.sum_up(self._clock(), at_once=True)
+
+    def _settle(self, asked: Entry) -> None:
+        """Look in Slurm for what an open request was to bring about."""
+        now = self._clock()
+        if self._owed:
+            return  # how it ended is known, and cannot be written down yet
+        try:
+            job = self._slurm.job(asked.job)
+        except NoSuchJob:
+            self._end(asked, "failed", "Slurm has no such job any more")
+            return
+        except SlurmError:
+            self._later[asked.id] = now + _RETRY
+            return
+        if came_about(asked.verb, asked.fields, job, restarts=asked.restarts, asked=asked.at):
+            self._end(asked, "done", "seen in Slurm afterwards")
+            return
+        first = self._unseen.setdefault(asked.id, now)
+        if now - asked.at >= _SETTLE and now - first >= _TWICE:
+            self._end(asked, "failed", "it did not come about")
+        else:
+            self._later[asked.id] = now + 1
+
+    def _let_go(self, held: Held, why: str) -> None:
+        """Release a job by ourselves."""
+        try:
+            job = self._slurm.job(held.job)
+        except NoSuchJob:
+            self._forget(held.job, "Slurm has no such job any more")
+            return
+        except SlurmError:
+            self._later[held.job] = self._clock() + _RETRY
+            return
+        against = VERBS["release"].against(job)
+        if against:
+            self._forget(held.job, against)
+            return
+        asked = Entry(
+            event="asked",
+            at=self._clock(),
+            id=f"act-{secrets.token_hex(8)}",
+            job=held.job,
+            verb="release",
+            why=why,
+            by=held.by,
+            restarts=job.restarts,
+        )
+        try:
+            done = self._do(asked)
+        except _RefusedError:
+            # The disk is full: a job that stays held is worse than a release that nobody wrote down.
+            with suppress(SlurmError):
+                self._slurm.act(argv("release", held.job, {}))
+            self._later[held.job] = self._clock() + _RETRY
+            return
+        if done.result != "done":
+            self._later[held.job] = self._clock() + _RETRY
+
+
+def mode_of(site: Site, job: Job) -> Mode:
+    """How far gsub may go with a job: in the most cautious of the partitions that it may start in."""
+    uid = -1 if job.uid is None else job.uid
+    modes = [
+        site.mode_for(partition=name, account=job.account or "", uid=uid) for name in job.partition.split(",")
+    ]
+    return min(modes, key=MODES.index)
+
+
+def _enforces_somewhere(site: Site) -> bool:
+    modes = [
+        site.policy.mode,
+        *(p.mode for p in site.partitions.values()),
+        *(a.mode for a in site.accounts.values()),
+    ]
+    return "enforce" in modes
+
+
+def _entry(
+    event: Event,
+    request: Request,
+    uid: int,
+    at: float,
+    *,
+    restarts: int = 0,
+    said: str = "",
+    fields: Mapping[str, str] | None = None,
+) -> Entry:
+    return Entry(
+        event=event,
+        at=at,
+        id=request.id,
+        uid=uid,
+        job=request.job,
+        verb=request.verb,
+        fields=dict(request.fields if fields is None else fields),
+        why=request.why,
+        by=request.by,
+        until=request.until,
+        restarts=restarts,
+        request=digest_of(request) if event == "asked" else "",
+        said=said,
+    )
+
+
+def _ended(asked: Entry, event: Event, at: float, said: str) -> Entry:
+    return Entry(event=event, at=at, id=asked.id, job=asked.job, verb=asked.verb, said=said)
+
+
+_RESULTS: Final[Mapping[str, Result]] = {"done": "done", "failed": "failed"}
+
+
+def _told(standing: Standing) -> Answer:
+    ended = standing.ended
+    result = _RESULTS.get(ended.event, "unknown") if ended is not None else "unknown"
+    said = ended.said if ended is not None and ended.said else ""
+    if result == "unknown":
+        said = said or "it is being found out what became of it"
+    return Answer(
+        id=standing.asked.id, result=result, said=said, again=_TWICE if result == "unknown" else None
+    )

@@ -1,0 +1,160 @@
+"""Slurm as gsub-act has it: a job looked at, one command of the table, and what Slurm lets us do."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from slurm_plugins.client.commands import CommandClient
+from slurm_plugins.client.errors import SlurmError
+from slurm_plugins.client.runner import Runner, check
+from slurm_plugins.client.values import Job
+from slurm_plugins.service.slurm_config import parse_config
+
+__all__ = ["ACT_SECONDS", "Commands", "Rights", "Slurm", "Whom"]
+
+ACT_SECONDS: Final = 20.0
+"""What one command may take; Slurm's own give up on a silent controller after 10 s or so."""
+
+_ACCOUNTING: Final = re.compile(r"(?m)^AccountingStorageType\s*= (.*)$")
+_ENOUGH: Final = frozenset({"operator", "administrator"})
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What Slurm lets us do. `enough` is None while it is not known; `why` and `fix` say what is missing."""
+
+    enough: bool | None
+    cluster: str = ""
+    slurm_uid: int | None = None
+    why: str = ""
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Whom:
+    """Who we are, and whether the site lets us act as SlurmUser (`--as-slurm-user`)."""
+
+    uid: int
+    name: str
+    as_slurm_user: bool = False
+
+    @classmethod
+    def us(cls, *, as_slurm_user: bool = False) -> Whom:
+        """This process."""
+        uid = os.geteuid()
+        try:
+            name = pwd.getpwuid(uid).pw_name
+        except KeyError:
+            name = str(uid)
+        return cls(uid, name, as_slurm_user)
+
+
+class Slurm(Protocol):
+    """What the desk needs of Slurm. Everything raises SlurmError."""
+
+    def job(self, job: str) -> Job:
+        """A job, or a task of an array. Raises NoSuchJob."""
+        ...
+
+    def act(self, argv: Sequence[str]) -> None:
+        """Run one of the table's commands. SlurmRefused: Slurm said no; SlurmUnreachable: it may have done it."""
+        ...
+
+    def rights(self) -> Rights:
+        """Who we are to Slurm. Does not raise: what is not known is None."""
+        ...
+
+    def most_memory(self, partitions: Sequence[str]) -> int | None:
+        """MiB of the biggest node of these partitions, or their own limit for a node; None: not known."""
+        ...
+
+
+class Commands:
+    """`Slurm` over Slurm's own commands. `env` is asked for each time: the site file may name another place."""
+
+    def __init__(self, env: Callable[[], Mapping[str, str]], whom: Whom) -> None:
+        self._env = env
+        self._whom = whom
+
+    def job(self, job: str) -> Job:
+        """See `Slurm.job`."""
+        return CommandClient(self._env(), timeout=ACT_SECONDS).job(job)
+
+    def act(self, argv: Sequence[str]) -> None:
+        """See `Slurm.act`."""
+        # "read" for its environment, which leaves nothing to chance; no job inherits it here
+        check(Runner(self._env(), timeout=ACT_SECONDS).read(argv))
+
+    def rights(self) -> Rights:
+        """See `Slurm.rights`."""
+        runner = Runner(self._env(), timeout=ACT_SECONDS)
+        try:
+            shown = check(runner.read(["scontrol", "show", "config"])).stdout
+            config = parse_config(shown)
+        except SlurmError as error:
+            return Rights(None, why=str(error), fix="see that slurmctld runs")
+        cluster, slurm_uid = config.cluster, config.slurm_uid
+        if self._whom.uid in (0, slurm_uid):
+            return _as_slurm_user(self._whom, cluster, slurm_uid)
+        found = _ACCOUNTING.search(shown)
+        if found and found[1].strip().removeprefix("accounting_storage/") in ("none", "(null)", ""):
+            return Rights(
+                False,
+                cluster,
+                slurm_uid,
+                "without slurmdbd Slurm knows no operators: only SlurmUser and root may act on others' jobs",
+                "run gsub-act as SlurmUser: User= in the unit, and --as-slurm-user (docs/gsub-act.md)",
+            )
+        asked = ["sacctmgr", "--noheader", "--parsable2", "show", "user", "where"]
+        try:
+            level = check(
+                runner.read([*asked, f"name={self._whom.name}", "format=AdminLevel"], daemon="slurmdbd")
+            ).stdout.strip()
+        except SlurmError as error:
+            return Rights(None, cluster, slurm_uid, str(error), "see that slurmdbd runs")
+        if level.lower() in _ENOUGH:
+            return Rights(True, cluster, slurm_uid)
+        known = f"has Slurm's level {level}" if level else "is not known to slurmdbd"
+        return Rights(
+            False,
+            cluster,
+            slurm_uid,
+            f"user {self._whom.name} {known}, and changing others' jobs needs Operator",
+            f"sacctmgr -i add user {self._whom.name} account=ROOT_OR_ANY adminlevel=Operator",
+        )
+
+    def most_memory(self, partitions: Sequence[str]) -> int | None:
+        """See `Slurm.most_memory`."""
+        client = CommandClient(self._env(), timeout=ACT_SECONDS)
+        wanted = set(partitions)
+        limits = [
+            p.max_memory_per_node for p in client.partitions() if p.name in wanted and p.max_memory_per_node
+        ]
+        sizes = [n.memory for n in client.nodes() if n.memory and wanted & set(n.partitions)]
+        most = min([*limits, max(sizes)]) if sizes else None
+        return None if most is None else most >> 20
+
+
+def _as_slurm_user(whom: Whom, cluster: str, slurm_uid: int | None) -> Rights:
+    if whom.uid == 0:
+        return Rights(
+            False,
+            cluster,
+            slurm_uid,
+            "gsub-act does not run as root",
+            "give it a user of its own with Slurm's Operator level, or SlurmUser's (docs/gsub-act.md)",
+        )
+    if whom.as_slurm_user:
+        return Rights(True, cluster, slurm_uid)
+    return Rights(
+        False,
+        cluster,
+        slurm_uid,
+        f"{whom.name} is SlurmUser, who may do everything in Slurm",
+        "run it as a user of its own, or say --as-slurm-user if that is what you want",
+    )
