@@ -1,4 +1,4 @@
-"""The decision socket as a file: never open to the world, a dead one replaced, a live one left alone."""
+"""A daemon's socket as a file: never open to the world, a dead one replaced, a live one left alone."""
 
 from __future__ import annotations
 
@@ -23,16 +23,21 @@ class SocketFile:
     """A listening Unix stream socket at `path`, mode 0660, in `group` where it is given and exists.
 
     `group` None means "slurm" if there is such a group and we may hand files to it, else our own. A lock beside the
-    socket keeps two services apart; it is held until `close`. Raises StartError.
+    socket keeps two services apart; it is held until `close`. `owner` and `what` name the daemon and its socket in
+    errors. Raises StartError.
     """
 
-    def __init__(self, path: Path, group: str | None = None) -> None:
+    def __init__(
+        self, path: Path, group: str | None = None, *, owner: str = "gsubd", what: str = "the decision socket"
+    ) -> None:
         self.path = path
+        self._owner = owner
+        self._what = what
         self._check_folder()
         self._lock = self._take_lock()
         try:
             self._clear_path()
-            self.listening = self._listen(_gid(group), group is not None)
+            self.listening = self._listen(self._gid(group), group is not None)
         except BaseException:
             os.close(self._lock)
             raise
@@ -40,24 +45,22 @@ class SocketFile:
 
     def _check_folder(self) -> None:
         folder = self.path.parent
-        fix = "create it for gsub's user (RuntimeDirectory=gsub in the unit), or name another with --socket"
+        fix = f"create it for {self._owner}'s user (RuntimeDirectory= in the unit), or name another with --socket"
         try:
             mode = folder.stat().st_mode
         except OSError as error:
-            raise StartError(
-                f"no folder for the decision socket: {folder}", error.strerror or "", fix
-            ) from None
+            raise StartError(f"no folder for {self._what}: {folder}", error.strerror or "", fix) from None
         if not stat.S_ISDIR(mode):
-            raise StartError(f"no folder for the decision socket: {folder}", "it is no folder", fix)
+            raise StartError(f"no folder for {self._what}: {folder}", "it is no folder", fix)
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
             raise StartError(
-                f"the folder of the decision socket is not safe: {folder}",
+                f"the folder of {self._what} is not safe: {folder}",
                 "everybody may replace files in it",
                 f"chmod o-w {folder}",
             )
         if len(os.fsencode(self.path)) > 90:
             raise StartError(
-                f"the path of the decision socket is too long: {self.path}",
+                f"the path of {self._what} is too long: {self.path}",
                 "a Unix socket's path has 107 bytes, and a few are needed beside it",
                 "name a shorter one with --socket",
             )
@@ -70,20 +73,20 @@ class SocketFile:
             raise StartError(
                 f"cannot write in {self.path.parent}",
                 error.strerror or "",
-                "give the folder to the user that gsubd runs as",
+                f"give the folder to the user that {self._owner} runs as",
             ) from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(lock)
-            raise self._taken("another gsubd holds its lock") from None
+            raise self._taken(f"another {self._owner} holds its lock") from None
         return lock
 
     def _taken(self, why: str) -> StartError:
         return StartError(
-            f"the decision socket is in use: {self.path}",
+            f"{self._what} is in use: {self.path}",
             why,
-            "end that one first (systemctl stop gsubd), or name another socket with --socket",
+            f"end that one first (systemctl stop {self._owner}), or name another socket with --socket",
         )
 
     def _clear_path(self) -> None:
@@ -94,7 +97,7 @@ class SocketFile:
             return
         if not stat.S_ISSOCK(mode):
             raise StartError(
-                f"the decision socket's path is taken: {self.path}",
+                f"the path of {self._what} is taken: {self.path}",
                 "there is a file that is no socket",
                 "move it away, or name another path with --socket",
             )
@@ -117,7 +120,7 @@ class SocketFile:
         except OSError as error:
             listening.close()
             raise StartError(
-                f"cannot make the decision socket {self.path}",
+                f"cannot make {self._what} {self.path}",
                 error.strerror or "",
                 "check the folder's owner and the file system",
             ) from None
@@ -125,7 +128,7 @@ class SocketFile:
             os.umask(umask)
         try:
             if gid is not None and gid != name.stat().st_gid:
-                _hand_over(name, gid, demanded)
+                self._hand_over(name, gid, demanded)
             name.chmod(_MODE)  # chown may clear bits; and bind() obeys ACLs of the folder
             listening.listen(BACKLOG)
             listening.setblocking(False)
@@ -135,6 +138,29 @@ class SocketFile:
             name.unlink(missing_ok=True)
             raise
         return listening
+
+    def _gid(self, group: str | None) -> int | None:
+        if group is not None and group.isdecimal():
+            return int(group)
+        try:
+            return grp.getgrnam(group or "slurm").gr_gid
+        except KeyError:
+            if group is None:
+                return None
+            raise StartError(
+                f"no group {group!r} for {self._what}", "it does not exist here", "see --group"
+            ) from None
+
+    def _hand_over(self, name: Path, gid: int, demanded: bool) -> None:
+        try:
+            os.chown(name, -1, gid)
+        except PermissionError:
+            if demanded:
+                raise StartError(
+                    f"cannot give {self._what} to its group",
+                    f"the user that {self._owner} runs as is not in group {gid}",
+                    "add it (SupplementaryGroups= in the unit), or leave --group out",
+                ) from None
 
     @property
     def group(self) -> str:
@@ -157,28 +183,3 @@ class SocketFile:
         self.listening.close()
         with suppress(OSError):
             os.close(self._lock)
-
-
-def _gid(group: str | None) -> int | None:
-    if group is not None and group.isdecimal():
-        return int(group)
-    try:
-        return grp.getgrnam(group or "slurm").gr_gid
-    except KeyError:
-        if group is None:
-            return None
-        raise StartError(
-            f"no group {group!r} for the decision socket", "it does not exist here", "see --group"
-        ) from None
-
-
-def _hand_over(name: Path, gid: int, demanded: bool) -> None:
-    try:
-        os.chown(name, -1, gid)
-    except PermissionError:
-        if demanded:
-            raise StartError(
-                "cannot give the decision socket to its group",
-                f"the user that gsubd runs as is not in group {gid}",
-                "add it (SupplementaryGroups=slurm in the unit), or leave --group out",
-            ) from None
