@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from profiler.arguments import seconds
+from profiler.logs import log_to_stderr
 from prolog_epilog.agent.settings import Settings, SettingsError, boot_id, node_name, slurmd_spool
 from site_configs.site import SiteError, find_site, load_site
 
@@ -22,7 +23,7 @@ USAGE = 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the agent. Exit code 0 after SIGTERM, 1 when it cannot have its folders, 2 for a wrong configuration."""
     arguments = _parser().parse_args(argv)
-    _log_to_stderr(arguments.verbose)
+    log_to_stderr("gsub-noded", verbose=arguments.verbose)
     os.umask(0o077)
     from prolog_epilog.agent.alone import NotAloneError, alone
 
@@ -85,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--interval",
-        type=_seconds,
+        type=seconds(0.1, 3600),
         metavar="SECONDS",
         help="from one look at the GPUs to the next (the site file's agent.interval)",
     )
@@ -113,40 +114,6 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         interval=arguments.interval or float(site.agent.interval),
         boot=boot_id(),
     )
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0.1 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError("want 0.1 to 3600 seconds")
-    return seconds
-
-
-class _OneLine(logging.Formatter):
-    """``gsub-noded: warning: ...``; under systemd with the priority that journald reads (sd-daemon(3))."""
-
-    _PRIORITY = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}  # noqa: RUF012
-
-    def format(self, record: logging.LogRecord) -> str:
-        """One line, whatever it quotes; a traceback's lines follow."""
-        word = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
-        lines = [f"gsub-noded: {word}{_printable(record.getMessage())}"]
-        if record.exc_info:
-            lines += [f"  {_printable(line)}" for line in self.formatException(record.exc_info).splitlines()]
-        prefix = f"<{self._PRIORITY[record.levelname]}>" if "JOURNAL_STREAM" in os.environ else ""
-        return "\n".join(prefix + line for line in lines)
-
-
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else " " if char in "\n\t" else "?" for char in text)[:2000]
-
-
-def _log_to_stderr(verbose: bool) -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(_OneLine())
-    root = logging.getLogger()
-    root.addHandler(handler)
-    root.setLevel(logging.DEBUG if verbose else logging.INFO)
 
 
 if __name__ == "__main__":

@@ -11,11 +11,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from profiler.arguments import seconds
+from profiler.logs import log_to_stderr
 from site_configs.site import SiteError, find_site
 from slurm_plugins.service.daemon import Daemon, Options
 from slurm_plugins.service.errors import StartError
 from slurm_plugins.service.keeping import Keep
-from slurm_plugins.service.logs import log_to_stderr
 from slurm_plugins.service.peers import uid_of
 from slurm_plugins.service.polling import EVERY
 from slurm_plugins.service.site_watch import SiteFile
@@ -24,6 +25,9 @@ __all__ = ["main"]
 
 USAGE = 2
 """Exit code for a configuration that cannot work; systemd does not start us again after it."""
+
+METRICS, API = "127.0.0.1:6830", "0.0.0.0:6831"
+"""Where metrics and the API answer if nothing else is said."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--listen",
-        default="127.0.0.1:6830",
+        default=METRICS,
         metavar="HOST:PORT",
         help='metrics over HTTP, or "none" (%(default)s)',
     )
@@ -97,14 +101,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--poll",
-        type=_seconds,
+        type=seconds(5, 3600),
         default=EVERY,
         metavar="SECONDS",
         help="from one look at Slurm to the next, at least 5 (%(default)g)",
     )
     parser.add_argument(
         "--api",
-        default="0.0.0.0:6831",
+        default=API,
         metavar="HOST:PORT",
         help='collect records and answer the HTTP API here, or "none" (%(default)s)',
     )
@@ -127,23 +131,16 @@ def _options(arguments: argparse.Namespace, site: SiteFile) -> Options:
         socket=socket.absolute(),
         state=arguments.state.absolute(),
         group=arguments.group,
-        listen=_listen("--listen", arguments.listen),
+        listen=_address("--listen", arguments.listen, METRICS),
         keep=_keep(arguments),
         allowed=frozenset(allowed),
         poll=arguments.poll,
     )
 
 
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 5 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError("want 5 to 3600 seconds")
-    return seconds
-
-
 def _keep(arguments: argparse.Namespace) -> Keep | None:
     """How the keeper is started; None: not at all."""
-    address = _listen("--api", arguments.api)
+    address = _address("--api", arguments.api, API)
     if re.match(r"[^/]*://([^/@]*:[^/@]*@|\S*[?&]password=)", arguments.store or ""):
         raise StartError(
             "--store holds a password",
@@ -153,14 +150,13 @@ def _keep(arguments: argparse.Namespace) -> Keep | None:
     return None if address is None else Keep(address, arguments.store)
 
 
-def _listen(option: str, text: str) -> tuple[str, int] | None:
+def _address(option: str, text: str, example: str) -> tuple[str, int] | None:
+    """Host and port; None for "none". Raises StartError."""
     if text == "none":
         return None
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise StartError(
-            f"{option} {text}", "that is no HOST:PORT", 'write it like 127.0.0.1:6830, or "none"'
-        )
+        raise StartError(f"{option} {text}", "that is no HOST:PORT", f'write it like {example}, or "none"')
     return host.strip("[]"), int(port)
 
 

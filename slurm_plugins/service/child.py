@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
-from slurm_plugins.service.errors import one_line
+from profiler.logs import one_line
 
 __all__ = ["ChildError", "ask_child", "child_environment", "python"]
 

@@ -1,8 +1,10 @@
-"""What stops gsubd from starting, told in three lines; and text made fit for a log."""
+"""What stops gsubd from starting, told in three lines."""
 
 from __future__ import annotations
 
-__all__ = ["StartError", "one_line"]
+from profiler.logs import one_line
+
+__all__ = ["StartError"]
 
 
 class StartError(Exception):
@@ -13,13 +15,3 @@ class StartError(Exception):
         self.why = why
         self.fix = fix
         super().__init__(f"{one_line(what)}\n  why: {one_line(why)}\n  try: {one_line(fix)}")
-
-
-def one_line(text: str, width: int = 500) -> str:
-    r"""Text of others on one line of a log, without anything that steers a terminal.
-
-    >>> one_line("a\x1b[31mb\nc")
-    'a?[31mb c'
-    """
-    line = "".join(char if char.isprintable() else " " if char in "\n\t" else "?" for char in text.strip())
-    return line if len(line) <= width else line[: width - 1] + "…"

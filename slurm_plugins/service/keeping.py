@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from profiler.logs import one_line
 from slurm_plugins.service.child import child_environment, python
-from slurm_plugins.service.errors import one_line
 from slurm_plugins.service.site_watch import Taken
 
 __all__ = ["Keep", "Keeping"]

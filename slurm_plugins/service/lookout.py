@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import Protocol
 
+from profiler.logs import one_line
 from slurm_plugins.service.child import ChildError, ask_child
-from slurm_plugins.service.errors import one_line
 from slurm_plugins.service.wire import Question, Report, decode_report, encode_question
 
 __all__ = ["ChildLookout", "Lookout"]

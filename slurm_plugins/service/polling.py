@@ -11,12 +11,12 @@ from types import MappingProxyType
 
 import msgspec
 
+from profiler.logs import Troubles
 from site_configs.site_model import Site
 from slurm_plugins.decide.context import Context
 from slurm_plugins.decide.inventory import Inventory
 from slurm_plugins.service.counts import Counts
 from slurm_plugins.service.desk import Desk
-from slurm_plugins.service.errors import one_line
 from slurm_plugins.service.lookout import Lookout
 from slurm_plugins.service.pending import PendingJoins
 from slurm_plugins.service.site_watch import Taken
@@ -65,7 +65,7 @@ class Polling:
         self._slurm_uid = slurm_uid
         self._every = every
         self._now = asyncio.Event()
-        self._said: dict[str, str] = {}
+        self._troubles = Troubles(_log)
         self._renewals = 0
         self._built_for: Site | None = None
         self.answered: float | None = None
@@ -131,9 +131,11 @@ class Polling:
         return msgspec.structs.replace(report, inventory=await asyncio.to_thread(_kept, known, seen))
 
     def _take(self, report: Report, began: float) -> None:
-        self._say("looking at Slurm failed, what was known stays", report.error)
-        self._say("the network is taken as flat", report.trouble)
-        self._say("looking at jobs failed", report.jobs_error if report.jobs_error != report.error else "")
+        self._troubles.say("looking at Slurm failed, what was known stays", report.error)
+        self._troubles.say("the network is taken as flat", report.trouble)
+        self._troubles.say(
+            "looking at jobs failed", report.jobs_error if report.jobs_error != report.error else ""
+        )
         if report.inventory is None:
             self._counts.polls.add("failed")
             return
@@ -144,17 +146,6 @@ class Polling:
         if self.answered is None:
             _log.info("decisions begin: %s", _summary(self._desk.context))
         self.answered = began
-
-    def _say(self, what: str, detail: str) -> None:
-        """A trouble once, and once that it is over."""
-        if detail and detail != self._said.get(what):
-            _log.warning("%s: %s", what, one_line(detail))
-        elif not detail and what in self._said:
-            _log.info("no longer: %s", what)
-        if detail:
-            self._said[what] = detail
-        else:
-            self._said.pop(what, None)
 
 
 def _kept(known: Inventory, seen: Inventory) -> Inventory:

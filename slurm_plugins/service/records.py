@@ -20,7 +20,8 @@ from typing import Any, Final
 
 import msgspec
 
-from slurm_plugins.service.errors import StartError, one_line
+from profiler.logs import one_line
+from slurm_plugins.service.errors import StartError
 
 __all__ = ["FILES", "FILE_BYTES", "Journal", "tail"]
 

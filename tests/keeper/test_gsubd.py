@@ -96,4 +96,4 @@ def test_a_password_stands_in_no_list_of_processes(tmp_path: Path, munge: Munged
 def test_an_address_that_is_none(tmp_path: Path, munge: Munged, api: str):
     process = gsubd(tmp_path, write_site(tmp_path, munge.socket), f"--api={api}")
     _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 2 and "--api" in err and "HOST:PORT" in err
+    assert process.returncode == 2 and "--api" in err and "HOST:PORT" in err and "0.0.0.0:6831" in err

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from profiler.logs import log_to_stderr
 from profiler.munge import Munge
 from site_configs.site import SiteError
 from slurm_plugins.service.keeper.keeper import Keeper, Options
 from slurm_plugins.service.keeper.lifeline import die_with
-from slurm_plugins.service.logs import log_to_stderr
 from slurm_plugins.service.site_watch import SiteFile
 
 __all__ = ["main"]

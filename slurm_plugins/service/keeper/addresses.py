@@ -20,12 +20,12 @@ from typing import Final
 
 import msgspec
 
+from profiler.logs import one_line
 from site_configs.site import parse_site
 from slurm_plugins.client.commands import CommandClient
 from slurm_plugins.client.errors import SlurmError
 from slurm_plugins.client.values import Node
 from slurm_plugins.service.child import ChildError, ask_child
-from slurm_plugins.service.errors import one_line
 from slurm_plugins.service.keeper.lifeline import die_with
 from slurm_plugins.service.keeper.whence import Whence
 from slurm_plugins.service.look import COMMAND_SECONDS, slurm_environment

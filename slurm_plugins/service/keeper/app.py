@@ -16,9 +16,9 @@ import msgspec
 from starlette.routing import Match, Route
 
 from profiler.answers import Problem
+from profiler.logs import one_line
 from profiler.sealed import SEAL
 from profiler.store.errors import StoreError
-from slurm_plugins.service.errors import one_line
 from slurm_plugins.service.keeper.auth import Gate, Who, credential_of
 from slurm_plugins.service.keeper.counts import Counts
 from slurm_plugins.service.keeper.refusal import RefusedError

@@ -14,9 +14,9 @@ import msgspec
 from msgspec import Meta
 
 from profiler.answers import Refused, Taken
+from profiler.logs import one_line
 from profiler.records import JobRef, Record, decode, kind_of
 from profiler.store.errors import StoreError
-from slurm_plugins.service.errors import one_line
 from slurm_plugins.service.keeper.counts import Counts
 from slurm_plugins.service.keeper.refusal import RefusedError
 from slurm_plugins.service.keeper.whence import Place, Whence

@@ -13,10 +13,10 @@ from typing import Final, Protocol
 
 import msgspec
 
+from profiler.logs import Troubles, one_line
 from profiler.store.errors import StoreError
 from profiler.store.facts import JobFacts, Wanted
 from slurm_plugins.service.child import ChildError, ask_child
-from slurm_plugins.service.errors import one_line
 from slurm_plugins.service.keeper.ask import Question, Seen
 from slurm_plugins.service.keeper.collect import Running
 from slurm_plugins.service.keeper.counts import Counts
@@ -104,7 +104,7 @@ class Enrichment:
         self._news = asyncio.Event()
         self.waiting: int | None = None
         """Attempts that were asked about at the last look."""
-        self._said: dict[str, str] = {}
+        self._troubles = Troubles(_log)
 
     def running(self) -> Running | None:
         """The last look's, while it is young."""
@@ -147,8 +147,8 @@ class Enrichment:
         seen = await self._slurm.ask(
             Question(site=self._site.text, site_path=self._site_path, parent=os.getpid(), wanted=refs)
         )
-        self._say("Slurm does not tell what runs", seen.error)
-        self._say(
+        self._troubles.say("Slurm does not tell what runs", seen.error)
+        self._troubles.say(
             "Slurm's accounting does not answer, jobs are known by scontrol alone", seen.accounting_error
         )
         self._counts.looks.add("failed" if seen.error else "ok")
@@ -165,17 +165,6 @@ class Enrichment:
         told = await self._storing.write("enrich", lambda: store.enrich(facts, at))
         self._counts.enriched.add(by=told)
         self._told(facts)
-
-    def _say(self, what: str, detail: str) -> None:
-        """A trouble once, and once that it is over."""
-        if detail and what not in self._said:
-            _log.warning("%s: %s", what, one_line(detail))
-        elif not detail and what in self._said:
-            _log.info("no longer: %s", what)
-        if detail:
-            self._said[what] = detail
-        else:
-            self._said.pop(what, None)
 
 
 def _parts(facts: Sequence[JobFacts]) -> Iterator[list[JobFacts]]:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from profiler.logs import one_line
 from profiler.records import Record
 from profiler.store.errors import StoreError
-from slurm_plugins.service.errors import one_line
 from slurm_plugins.service.keeper.addresses import keep_learning
 from slurm_plugins.service.keeper.app import App
 from slurm_plugins.service.keeper.auth import Gate, Munged, People

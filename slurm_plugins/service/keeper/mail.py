@@ -26,11 +26,11 @@ from typing import Final, Protocol, TypeAlias
 import msgspec
 
 from profiler.answers import JobSummary, Usage
+from profiler.logs import one_line
 from profiler.receipt import ENDED, headline, ran, receipt
 from profiler.store.facts import JobFacts
 from profiler.wording import plain, shown_id
 from site_configs.site_model import Receipt
-from slurm_plugins.service.errors import one_line
 from slurm_plugins.service.keeper.smtp import Post, PostError, Smtp
 
 __all__ = ["GATHER", "IN_FULL", "NAMED", "WAITING", "Mailer", "Records"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from slurm_plugins.service.errors import one_line
+from profiler.logs import one_line
 from slurm_plugins.service.keeper.refusal import RefusedError
 
 __all__ = ["Parameter", "moment", "read_path", "read_query", "whole", "word"]

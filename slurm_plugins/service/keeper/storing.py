@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
+from profiler.logs import one_line
 from profiler.store import Store, open_store
 from profiler.store.errors import StoreError
-from slurm_plugins.service.errors import one_line
 from slurm_plugins.service.keeper.counts import Counts
 from slurm_plugins.service.keeper.refusal import RefusedError
 

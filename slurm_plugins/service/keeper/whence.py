@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal, TypeAlias
 
-from slurm_plugins.service.errors import one_line
+from profiler.logs import one_line
 from slurm_plugins.service.keeper.refusal import RefusedError
 
 __all__ = ["Checked", "ElsewhereError", "Place", "Whence", "plain_address"]
