@@ -36,7 +36,6 @@ AT_ONCE: Final = 3
 _PATIENCE: Final = 600.0  # seconds after which a node that has not told its end is not waited for
 _RECENT: Final = 7 * 86400.0
 _FIRST: Final = 86400.0  # who uses gsub for the first time is told of the last day
-_STARTED: Final = 35 * 86400.0
 _PAGE: Final = 200
 _AGAIN: Final = 10.0  # seconds between two questions: commands in a loop
 _SILENCE: Final = 300.0  # ... after the service did not answer
@@ -99,7 +98,7 @@ def due(service: Records, memory: Memory, uid: int, now: float, until: float) ->
     memory.asked(now, again=_CUT_OFF)
     memory.save()
     try:
-        page = service.jobs(uid=uid, since=f"{now - _STARTED:.0f}", limit=_PAGE)
+        page = service.jobs(uid=uid, ended_since=int(memory.begin(now)), limit=_PAGE)
         jobs = [job for job in page.jobs if _worth(job, now) and memory.is_news(job, now)]
         jobs.sort(key=lambda job: job.ended or 0.0)
         shown = jobs[-AT_ONCE:]
@@ -113,12 +112,13 @@ def due(service: Records, memory: Memory, uid: int, now: float, until: float) ->
     first = memory.empty
     memory.asked(now, again=_AGAIN)
     memory.add(jobs, now)
+    if page.next is not None:  # those before them are not worth a page at each of the next commands
+        memory.pass_over(min((job.ended for job in page.jobs if job.ended is not None), default=now))
     memory.save()
     lines = [line for block in blocks for line in block]
     if len(jobs) > len(shown):
-        lines.append(
-            f"... and {len(jobs) - len(shown)} more of your jobs have ended: gsub usage --receipt JOB"
-        )
+        more = f"{'at least ' if page.next is not None else ''}{len(jobs) - len(shown)}"
+        lines.append(f"... and {more} more of your jobs have ended: gsub usage --receipt JOB")
     return [*lines, _HINT] if lines and first else lines
 
 
@@ -183,11 +183,18 @@ class Memory:
         self._mine["ask_after"] = now + again
         self._mine.setdefault("since", now - _FIRST)
 
+    def begin(self, now: float) -> float:
+        """What ended before this time is no news."""
+        since = self._mine.get("since")
+        return max(since if isinstance(since, int | float) else now - _FIRST, now - _RECENT)
+
+    def pass_over(self, before: float) -> None:
+        """What ended before this time counts as shown."""
+        self._mine["since"] = before
+
     def is_news(self, job: JobSummary, now: float) -> bool:
         """Whether its receipt was not shown, and it ended not too long ago."""
-        since = self._mine.get("since")
-        begin = since if isinstance(since, int | float) else now - _FIRST
-        return (job.ended or 0.0) >= max(begin, now - _RECENT) and _key(job) not in self._mine["shown"]
+        return (job.ended or 0.0) >= self.begin(now) and _key(job) not in self._mine["shown"]
 
     def add(self, jobs: Sequence[JobSummary], now: float) -> None:
         """These are shown; what is too old to come up again is forgotten."""

@@ -76,7 +76,7 @@ class Records:
         return self._decoded(self.body("series", job, restarts, node), Series)
 
     def jobs(self, **query: str | int | float) -> Jobs:
-        """A page of jobs, the last to start first."""
+        """A page of jobs, the last to start first; with `ended_since` the last to end."""
         from profiler.answers import Jobs
 
         return self._decoded(self._ask(f"/v1/jobs?{urlencode(query)}"), Jobs)

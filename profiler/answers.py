@@ -43,6 +43,7 @@ class Taken(msgspec.Struct, frozen=True, omit_defaults=True):
 class JobSummary(msgspec.Struct, frozen=True, omit_defaults=True):
     """An attempt at a job: what Slurm says of it, and in a few figures how it used its GPUs.
 
+    `state` is Slurm's word; absent from the moment when its nodes tell of its end until Slurm says how it ended.
     `complete` once it has ended and every node that started it has told its end. GPU figures are means over its GPUs
     (peak: the highest); `gpus_idle` are those that were never used; `gpus_known` those that anything is known of.
     `memory_asked_bytes` is for the whole job; `memory_peak_bytes` the highest of one node.
@@ -87,7 +88,7 @@ class JobSummary(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Jobs(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A page of jobs, the last to start first; `next` asks for the page after it."""
+    """A page of jobs, the last to start (or to end) first; `next` asks for the page after it."""
 
     jobs: tuple[JobSummary, ...]
     next: str | None = None

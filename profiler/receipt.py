@@ -62,12 +62,11 @@ def headline(job: JobSummary) -> str:
     name = f' "{plain(job.name, 60)}"' if job.name else ""
     again = f" (restart {job.restarts})" if job.restarts else ""
     where = f" on {plain(job.nodes, 80)}" if job.nodes else ""
-    # before Slurm was asked its nodes have told
+    # its nodes tell before Slurm is asked
     told = (
         "ended" if job.ended is not None else "runs" if job.started is not None else "its state is not known"
     )
-    state = plain(job.state) if job.state else told
-    parts = [state]
+    parts = [plain(job.state) if job.state else told]
     if (seconds := ran(job)) is not None:
         parts[0] += f" after {span(seconds)}"
     if job.signal:
@@ -76,6 +75,8 @@ def headline(job: JobSummary) -> str:
         parts.append(f"exit code {job.exit_code}")
     if job.reason and job.reason not in ("None", "NonZeroExitCode"):
         parts.append(plain(job.reason))
+    if job.state is None and job.ended is not None:
+        parts.append("Slurm has not said yet how")
     return f"{shown_id(job)}{name}{again}{where}: {', '.join(parts)}"
 
 
@@ -233,6 +234,8 @@ def _evidence_against(usage: Usage) -> str | None:
     job, seconds = usage.job, ran(usage.job)
     if seconds is None:
         return "its end is not known" if job.state in ENDED else "it has not ended"
+    if job.state is None:
+        return "how it ended is not known yet"
     if job.state != "COMPLETED":
         return "it did not complete"
     if seconds < _EVIDENCE_SECONDS:

@@ -173,6 +173,7 @@ IDLE = (gpu(0), gpu(1, 0.0))
 NO_EVIDENCE = [
     (usage(node(gpus=IDLE), state="FAILED", exit_code=1), "it did not complete"),
     (usage(node(gpus=IDLE), state="CANCELLED"), "it did not complete"),
+    (usage(node(gpus=IDLE), state=None), "how it ended is not known yet"),
     (usage(node(gpus=IDLE), ended=1e9 + 200), "it ran for less than 5 min"),
     (usage(node(gpus=IDLE), complete=False), "not all of its nodes have told"),
     (usage(node(gpus=IDLE, final=False)), "not all of its nodes have told"),
@@ -185,6 +186,11 @@ NO_EVIDENCE = [
 @pytest.mark.parametrize(("of", "why"), NO_EVIDENCE, ids=range(len(NO_EVIDENCE)))
 def test_no_advice_without_evidence(of: Usage, why: str):
     assert advice(of) == f"no advice: {why}"
+
+
+def test_a_job_that_slurm_has_not_spoken_of_since_its_end():
+    one = usage(node(), state=None, exit_code=0)
+    assert receipt(one)[0].endswith(": ended after 1 h, exit code 0, Slurm has not said yet how")
 
 
 def test_a_gpu_that_nobody_knows_of_is_not_called_idle():

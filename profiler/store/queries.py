@@ -1,6 +1,7 @@
 """What the service's API asks of the store.
 
-Lists come in pages with a stable order: the last to start, or to happen, first; among equals the last one entered.
+Lists come in pages with a stable order: the last to start, to end, or to happen, first; among equals the last one
+entered.
 A page ends with a cursor, opaque text that says after which row the next page begins: rows that come or go meanwhile
 neither hide nor repeat others.
 """
@@ -12,11 +13,10 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 from sqlalchemy import (
-    Column,
     ColumnElement,
     Connection,
     RowMapping,
@@ -24,6 +24,8 @@ from sqlalchemy import (
     Table,
     and_,
     bindparam,
+    case,
+    not_,
     or_,
     select,
     tuple_,
@@ -63,10 +65,18 @@ _faults = msgspec.json.Decoder(tuple[str, ...])
 _gpu_ref = msgspec.json.Decoder(GpuRef)
 
 
-# By place, not by name: a page may have a thousand
-_LISTED = select(job.c.pk, *(job.c[name] for name in _SUMMARY)).where(
-    job.c.pk.in_(bindparam("keys", expanding=True))
+_UNDER_WAY: Final = ("PENDING", "RUNNING", "SUSPENDED")
+"""Slurm's states of jobs that have not ended."""
+_OUTDATED = and_(job.c.ended.is_not(None), job.c.facts_final.is_(False), job.c.state.in_(_UNDER_WAY))
+"""Its nodes have told of its end since Slurm was asked: how it is now is not known."""
+_SHOWN = (
+    job.c.pk,
+    *(case((_OUTDATED, None), else_=job.c.state) if name == "state" else job.c[name] for name in _SUMMARY),
 )
+"""The row's key, and its columns as they are answered."""
+
+# By place, not by name: a page may have a thousand
+_LISTED = select(*_SHOWN).where(job.c.pk.in_(bindparam("keys", expanding=True)))
 
 
 class CursorError(ValueError):
@@ -75,7 +85,10 @@ class CursorError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobQuery:
-    """Which jobs: all conditions hold. `since` <= start < `until`, seconds since the epoch."""
+    """Which jobs: all conditions hold. `since` <= start < `until`, seconds since the epoch.
+
+    With `ended_since` those that ended then or later, the last to end first: what is new to who asked before.
+    """
 
     cluster: str
     uid: int | None = None
@@ -84,6 +97,7 @@ class JobQuery:
     state: str | None = None
     since: float | None = None
     until: float | None = None
+    ended_since: float | None = None
     limit: int = 100
     cursor: str | None = None
 
@@ -114,17 +128,15 @@ class VerdictQuery:
     cursor: str | None = None
 
 
-def find(connection: Connection, cluster: str, job_id: int, restarts: int | None = None) -> RowMapping | None:
-    """The row of an attempt; without `restarts` that of the last one."""
-    wanted = select(job).where(job.c.cluster == cluster, job.c.job_id == job_id)
+def find(
+    connection: Connection, cluster: str, job_id: int, restarts: int | None = None
+) -> tuple[int, JobSummary] | None:
+    """The key of an attempt, and what is answered of it; without `restarts` the last one's."""
+    wanted = select(*_SHOWN).where(job.c.cluster == cluster, job.c.job_id == job_id)
     if restarts is not None:
         wanted = wanted.where(job.c.restarts == restarts)
-    return connection.execute(wanted.order_by(job.c.restarts.desc()).limit(1)).mappings().first()
-
-
-def summary(row: RowMapping) -> JobSummary:
-    """A row of job as it is answered."""
-    return JobSummary(**{name: row[name] for name in _SUMMARY})
+    row = connection.execute(wanted.order_by(job.c.restarts.desc()).limit(1)).first()
+    return None if row is None else (row[0], JobSummary(*row[1:]))
 
 
 def id_of(
@@ -142,12 +154,19 @@ def id_of(
 
 def jobs(connection: Connection, query: JobQuery) -> Jobs:
     """A page of jobs. Raises CursorError."""
-    wanted = select(job.c.pk, job.c.sort_at).where(job.c.cluster == query.cluster)
-    for name in ("uid", "user", "account", "state"):
+    place = job.c.sort_at if query.ended_since is None else job.c.ended
+    wanted = select(job.c.pk, place).where(job.c.cluster == query.cluster)
+    if query.uid is not None:
+        wanted = wanted.where(job.c.uid == query.uid)
+    for name in ("user", "account", "state"):
         value = getattr(query, name)
         if value is not None:
-            wanted = wanted.where(job.c[name] == value)
-    keys, after = _page(connection, wanted, job, job.c.sort_at, query)
+            wanted = wanted.where((job.c[name] if query.ended_since is None else _unsearched(name)) == value)
+    if query.ended_since is not None:
+        wanted = wanted.where(job.c.ended >= query.ended_since)
+    if query.state in _UNDER_WAY:  # few, and the last of a list: no index has to hold it
+        wanted = wanted.where(not_(_OUTDATED))
+    keys, after = _page(connection, wanted, job.c.sort_at, query)
     rows: dict[int, JobSummary] = {}
     for some in chunks([pk for pk, _ in keys]):
         for row in connection.execute(_LISTED, {"keys": some}):
@@ -155,21 +174,27 @@ def jobs(connection: Connection, query: JobQuery) -> Jobs:
     return Jobs(tuple(rows[pk] for pk, _ in keys if pk in rows), after)
 
 
-def usage(connection: Connection, row: RowMapping, node: str | None = None) -> Usage:
+def _unsearched(name: str) -> ColumnElement[str]:
+    """A column of text by which no index is entered.
+
+    SQLite would take the index with the most equalities, and read and sort all that an account ever ran.
+    """
+    return job.c[name].concat("")
+
+
+def usage(connection: Connection, pk: int, of: JobSummary, node: str | None = None) -> Usage:
     """What a job did on its nodes, or on one of them."""
     gpus: dict[str, list[GpuUse]] = {}
-    wanted = (
-        select(gpu_usage).where(gpu_usage.c.job == row["pk"]).order_by(gpu_usage.c.node, gpu_usage.c.place)
-    )
+    wanted = select(gpu_usage).where(gpu_usage.c.job == pk).order_by(gpu_usage.c.node, gpu_usage.c.place)
     if node is not None:
         wanted = wanted.where(gpu_usage.c.node == node)
     for one in connection.execute(wanted).mappings():
         gpus.setdefault(one["node"], []).append(_gpu_use(one))
-    nodes = select(job_node).where(job_node.c.job == row["pk"])
+    nodes = select(job_node).where(job_node.c.job == pk)
     if node is not None:
         nodes = nodes.where(job_node.c.node == node)
     uses = [_node_use(one, tuple(gpus.get(one["node"], ()))) for one in connection.execute(nodes).mappings()]
-    return Usage(summary(row), tuple(sorted(uses, key=lambda use: use.node)))
+    return Usage(of, tuple(sorted(uses, key=lambda use: use.node)))
 
 
 def _node_use(row: RowMapping, gpus: tuple[GpuUse, ...]) -> NodeUse:
@@ -211,9 +236,9 @@ def _gpu_use(row: RowMapping) -> GpuUse:
     )
 
 
-def courses(connection: Connection, row: RowMapping, node: str | None, limit: int) -> Series:
+def courses(connection: Connection, pk: int, of: JobSummary, node: str | None, limit: int) -> Series:
     """A job over time, on `limit` nodes at most (the first by name), or on one."""
-    wanted = select(series).where(series.c.job == row["pk"])
+    wanted = select(series).where(series.c.job == pk)
     if node is not None:
         wanted = wanted.where(series.c.node == node)
     nodes = []
@@ -224,7 +249,7 @@ def courses(connection: Connection, row: RowMapping, node: str | None, limit: in
                 one["node"], one["since"], one["step"], columns.gpus, columns.cpus, columns.memory_bytes
             )
         )
-    return Series(summary(row), tuple(sorted(nodes, key=lambda course: course.node)))
+    return Series(of, tuple(sorted(nodes, key=lambda course: course.node)))
 
 
 def nodes(connection: Connection, cluster: str, name: str | None = None) -> Nodes:
@@ -280,7 +305,7 @@ def events(connection: Connection, query: EventQuery) -> Events:
     wanted = select(node_event.c.pk, node_event.c.at).where(
         node_event.c.cluster == query.cluster, node_event.c.node == query.node
     )
-    keys, after = _page(connection, wanted, node_event, node_event.c.at, query)
+    keys, after = _page(connection, wanted, node_event.c.at, query)
     rows = _by_key(connection, node_event, [pk for pk, _ in keys])
     return Events(tuple(_event(row) for row in rows), after)
 
@@ -314,7 +339,7 @@ def verdicts(connection: Connection, query: VerdictQuery) -> Verdicts:
         wanted = wanted.where(verdict.c.job.in_(found))
     if query.uid is not None:
         wanted = wanted.where(verdict.c.uid == query.uid)
-    keys, after = _page(connection, wanted, verdict, verdict.c.at, query)
+    keys, after = _page(connection, wanted, verdict.c.at, query)
     rows = {
         row["pk"]: row
         for some in chunks([pk for pk, _ in keys])
@@ -331,20 +356,22 @@ def verdicts(connection: Connection, query: VerdictQuery) -> Verdicts:
 def _page(
     connection: Connection,
     wanted: Select[int, float],
-    table: Table,
     when: ColumnElement[float],
     query: JobQuery | EventQuery | VerdictQuery,
 ) -> tuple[Sequence[tuple[int, float]], str | None]:
-    """The keys and times of a page's rows, read from an index alone, and the cursor of the next page."""
-    pk: Column[Any] = table.c.pk
+    """The keys and times of a page's rows, read from an index alone, and the cursor of the next page.
+
+    `wanted` selects these two, and rows are sorted by them; `since` and `until` speak of `when`.
+    """
+    pk, place = wanted.selected_columns
     limit = _within(query.limit)
     if query.since is not None:
         wanted = wanted.where(when >= query.since)
     if query.until is not None:
         wanted = wanted.where(when < query.until)
     if query.cursor is not None:
-        wanted = wanted.where(tuple_(when, pk) < tuple_(*_place(query.cursor)))
-    rows = connection.execute(wanted.order_by(when.desc(), pk.desc()).limit(limit + 1)).all()
+        wanted = wanted.where(tuple_(place, pk) < tuple_(*_place(query.cursor)))
+    rows = connection.execute(wanted.order_by(place.desc(), pk.desc()).limit(limit + 1)).all()
     keys = [(row[0], row[1]) for row in rows[:limit]]
     return keys, _cursor(keys[-1]) if len(rows) > limit else None
 

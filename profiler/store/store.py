@@ -129,8 +129,8 @@ class Store:
     def job(self, cluster: str, job_id: int, restarts: int | None = None) -> JobSummary | None:
         """An attempt at a job: the last one, unless `restarts` names one. None: there is none."""
         with self.reading("The job cannot be read.") as connection:
-            row = queries.find(connection, cluster, job_id, restarts)
-            return None if row is None else queries.summary(row)
+            found = queries.find(connection, cluster, job_id, restarts)
+            return None if found is None else found[1]
 
     def id_of(
         self, cluster: str, leader: int, *, task: int | None = None, offset: int | None = None
@@ -140,7 +140,10 @@ class Store:
             return queries.id_of(connection, cluster, leader, task=task, offset=offset)
 
     def jobs(self, query: JobQuery) -> Jobs:
-        """A page of jobs, the last to start first. Raises CursorError for a wrong cursor or limit."""
+        """A page of jobs, the last to start (or, with `ended_since`, to end) first.
+
+        Raises CursorError for a wrong cursor or limit.
+        """
         with self.reading("Jobs cannot be listed.") as connection:
             return queries.jobs(connection, query)
 
@@ -149,8 +152,8 @@ class Store:
     ) -> Usage | None:
         """What a job did on its nodes, or on one of them."""
         with self.reading("The job's usage cannot be read.") as connection:
-            row = queries.find(connection, cluster, job_id, restarts)
-            return None if row is None else queries.usage(connection, row, node)
+            found = queries.find(connection, cluster, job_id, restarts)
+            return None if found is None else queries.usage(connection, *found, node)
 
     def series(
         self,
@@ -163,8 +166,8 @@ class Store:
     ) -> Series | None:
         """A job over time, on its first `limit` nodes by name, or on one of them."""
         with self.reading("The job's course cannot be read.") as connection:
-            row = queries.find(connection, cluster, job_id, restarts)
-            return None if row is None else queries.courses(connection, row, node, limit)
+            found = queries.find(connection, cluster, job_id, restarts)
+            return None if found is None else queries.courses(connection, *found, node, limit)
 
     def nodes(self, cluster: str, name: str | None = None) -> Nodes:
         """The nodes that ever delivered a record, or one of them."""

@@ -261,6 +261,9 @@ def questions(store: Store, site: Site) -> dict[str, Callable[[], object]]:
         "jobs of a user in a week": lambda: page(
             uid=person()[1], since=(at := a_time()), until=at + 7 * 86400
         ),
+        "jobs of a user that ended since": lambda: page(uid=person()[1], ended_since=NOW - 7 * 86400),
+        "jobs that ended since": lambda: page(ended_since=NOW - 7 * 86400),
+        "jobs of an account that ended since": lambda: page(account=person()[2], ended_since=NOW - 7 * 86400),
         "jobs of an account": lambda: page(account=person()[2]),
         "jobs of an account that failed": lambda: page(account=person()[2], state="FAILED"),
         "jobs in a rare state": lambda: page(state="NODE_FAIL"),

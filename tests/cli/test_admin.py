@@ -16,6 +16,7 @@ import pytest
 
 from gsub.cli import main
 from profiler.store import open_store
+from profiler.store.upgrade import HEAD
 from tests.cli.service import write_site
 from tests.store import records as told
 
@@ -101,10 +102,10 @@ def test_what_is_no_backup(url: str, admin, tmp_path: Path, content: bytes) -> N
 
 
 def test_version_and_upgrade(url: str, admin, tmp_path: Path) -> None:
-    assert admin("db", "version") == (0, f"schema 0001, in {url}\n", "")
+    assert admin("db", "version") == (0, f"schema {HEAD}, in {url}\n", "")
     assert "is up to date" in admin("db", "upgrade")[1]
     fresh = f"sqlite:///{tmp_path / 'fresh.db'}"
-    assert admin("db", "upgrade", "--store", fresh)[1].startswith("schema 0001 (was none)")
+    assert admin("db", "upgrade", "--store", fresh)[1].startswith(f"schema {HEAD} (was none)")
     with sqlite3.connect(tmp_path / "store.db") as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     code, _, err = admin("db", "upgrade")

@@ -44,19 +44,21 @@ def used(one: JobSummary) -> Usage:
 
 @dataclass
 class FakeRecords:
-    """The service by its client; `fails` says it does not answer."""
+    """The service by its client: pages of what ended, as the API has them; `fails` says it does not answer."""
 
     all: list[JobSummary] = field(default_factory=list)
     fails: bool = False
     asked: int = 0
     meanwhile: Callable[[], object] = lambda: None
 
-    def jobs(self, **query: object) -> Jobs:
+    def jobs(self, *, uid: int, ended_since: float, limit: int) -> Jobs:
         self.asked += 1
         self.meanwhile()
         if self.fails:
             raise UserError("the gsub service does not answer")
-        return Jobs(tuple(self.all))
+        found = [one for one in self.all if one.ended is not None and one.ended >= ended_since]
+        found.sort(key=lambda one: -(one.ended or 0.0))
+        return Jobs(tuple(found[:limit]), "cursor" if len(found) > limit else None)
 
     def usage(self, number: str, restarts: int | None = None) -> Usage:
         found = [one for one in self.all if (str(one.job_id), one.restarts) == (number, restarts)]
@@ -120,6 +122,20 @@ def test_of_many_the_last_to_end_are_shown_and_all_count_as_told(tmp_path: Path)
     assert ids(lines) == [18, 19, 20] and len(ids(lines)) == AT_ONCE
     assert "and 17 more of your jobs have ended" in lines[-2]
     assert ask(service, tmp_path, NOW + 60) == []
+
+
+def test_a_job_that_ran_long_is_told_of_though_many_began_after_it(tmp_path: Path) -> None:
+    long = job(1, NOW - 10, started=NOW - 60 * DAY)
+    service = FakeRecords([*(job(number, NOW - 4000 + number) for number in range(2, 1000)), long])
+    assert ids(ask(service, tmp_path))[-1] == 1
+
+
+def test_of_more_than_a_page_the_rest_is_no_news_later(tmp_path: Path) -> None:
+    service = FakeRecords([job(number, NOW - 1000 + number) for number in range(1, 1000)])
+    assert "and at least 197 more" in ask(service, tmp_path)[-2]
+    assert ask(service, tmp_path, NOW + 60) == []
+    service.all.append(job(1000, NOW + 70))
+    assert ids(ask(service, tmp_path, NOW + 120)) == [1000]
 
 
 def test_commands_in_a_loop_do_not_ask_each_time(tmp_path: Path) -> None:

@@ -37,7 +37,19 @@ _PATHS = (
     ),
     *("/v1/nodes", "/v1/nodes/n1/events", "/v1/records", "/healthz", "/metrics", "/v1/openapi.json", "/"),
 )
-_NAMES = ("user", "uid", "account", "state", "since", "until", "limit", "cursor", "restarts", "node")
+_NAMES = (
+    "user",
+    "uid",
+    "account",
+    "state",
+    "since",
+    "until",
+    "ended_since",
+    "limit",
+    "cursor",
+    "restarts",
+    "node",
+)
 _VALUES = (
     "1",
     "0",

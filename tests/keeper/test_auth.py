@@ -41,7 +41,9 @@ def test_another_users_job_is_answered_as_one_that_never_was(kept: Door, target:
     assert others.body == nobodys.body.replace(b"4711", b"1")
 
 
-@pytest.mark.parametrize("query", ["", "?user=ada", f"?uid={ADA}", "?account=vision", "?state=COMPLETED"])
+@pytest.mark.parametrize(
+    "query", ["", "?user=ada", f"?uid={ADA}", "?account=vision", "?ended_since=1", "?state=COMPLETED"]
+)
 def test_lists_hold_a_users_own_jobs_only(kept: Door, query: str):
     own = asyncio.run(kept.ask(ADA, "GET", f"/v1/jobs{query}"))
     assert own.status == 200 and len(own.json["jobs"]) == (0 if "state" in query else 1)

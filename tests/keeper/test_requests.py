@@ -44,7 +44,7 @@ def test_no_path_leads_to_a_file(door: Door, place: str, path: str):
 
 
 PARAMETERS = {
-    "/v1/jobs": ("user", "uid", "account", "state", "since", "until", "limit", "cursor"),
+    "/v1/jobs": ("user", "uid", "account", "state", "since", "until", "ended_since", "limit", "cursor"),
     "/v1/jobs/1/usage": ("restarts", "node"),
     "/v1/jobs/1/series": ("restarts", "node"),
     "/v1/jobs/1/verdicts": ("restarts",),

@@ -129,6 +129,15 @@ LISTS: dict[str, Callable[[Store], object]] = {
     "account": lambda store: store.jobs(JobQuery(cluster=CLUSTER, account="a")),
     "account, state": lambda store: store.jobs(JobQuery(cluster=CLUSTER, account="a", state="FAILED")),
     "state": lambda store: store.jobs(JobQuery(cluster=CLUSTER, state="FAILED", cursor="MTcuMCA1")),
+    "ended": lambda store: store.jobs(JobQuery(cluster=CLUSTER, ended_since=5)),
+    "ended, account, state": lambda store: store.jobs(
+        JobQuery(cluster=CLUSTER, ended_since=5, account="a", state="FAILED", cursor="MTcuMCA1")
+    ),
+    "ended, user": lambda store: store.jobs(JobQuery(cluster=CLUSTER, ended_since=5, user="a", since=3)),
+    "ended, uid": lambda store: store.jobs(JobQuery(cluster=CLUSTER, ended_since=5, uid=5)),
+    "ended, uid, state": lambda store: store.jobs(
+        JobQuery(cluster=CLUSTER, ended_since=5, uid=5, state="FAILED", until=9, cursor="MTcuMCA1")
+    ),
     "events": lambda store: store.events(EventQuery(cluster=CLUSTER, node="n", cursor="MTcuMCA1")),
     "verdicts": lambda store: store.verdicts(VerdictQuery(cluster=CLUSTER)),
     "verdicts, uid": lambda store: store.verdicts(VerdictQuery(cluster=CLUSTER, uid=5)),

@@ -189,11 +189,32 @@ def test_what_slurm_does_not_say_stays(store: Store) -> None:
     )
     store.enrich([running], T0)
     job = job_of(store)
-    assert (job.state, job.user, job.ended, job.exit_code, job.gpus) == ("RUNNING", "ada", T0 + 3600, 4, 2)
+    assert (job.name, job.user, job.ended, job.exit_code, job.gpus) == ("a", "ada", T0 + 3600, 4, 2)
     store.enrich([facts(name="")], T0)
     assert (job_of(store).name, job_of(store).state) == ("a", "COMPLETED")
     store.enrich([running], T0)
     assert job_of(store).state == "COMPLETED", "an older look changes nothing"
+
+
+def test_a_state_from_before_the_end_is_not_told_after_it(store: Store) -> None:
+    def states() -> set[str | None]:
+        listed = [one for one in store.jobs(JobQuery(cluster=CLUSTER)).jobs if one.job_id == 1]
+        used, course = store.usage(CLUSTER, 1), store.series(CLUSTER, 1)
+        assert used is not None and course is not None
+        return {one.state for one in (job_of(store), used.job, course.job, *listed)}
+
+    def running() -> list[int]:
+        return [one.job_id for one in store.jobs(JobQuery(cluster=CLUSTER, state="RUNNING")).jobs]
+
+    store.take([started(1), started(2)], T0)
+    store.enrich([facts(n, state="RUNNING", ended=None, final=False) for n in (1, 2)], T0 + 5)
+    assert states() == {"RUNNING"} and running() == [2, 1]
+    store.take([ended(1, exit_code=0)], T0 + 6)
+    assert states() == {None} and running() == [2]
+    store.enrich([facts(1, state="FAILED", final=False)], T0 + 7)  # its nodes are not free yet
+    assert states() == {"FAILED"}
+    store.enrich([facts(1, state="OUT_OF_MEMORY")], T0 + 8)
+    assert states() == {"OUT_OF_MEMORY"} and running() == [2]
 
 
 def test_attempts_are_told_apart_by_their_start(store: Store) -> None:
@@ -227,6 +248,30 @@ def test_wanting_gives_up_in_the_end(store: Store) -> None:
     assert 24 * 6 < asked < 24 * 8
     store.take([ended(1)], T0 + 30 * 86400)
     assert len(store.wanting(CLUSTER, 10, T0 + 30 * 86400)) == 1
+
+
+def test_what_ended_since_comes_by_its_end(store: Store) -> None:
+    """However long ago it began; in pages, and narrowed down as any list of jobs."""
+    for number in range(1, 8):  # 1 ran longest, and ended last
+        store.take([started(number, at=T0 + number), ended(number, at=T0 + 100 - number)], T0)
+    store.take([started(8, at=T0 + 8), started(9, at=T0, uid=5), ended(9, at=T0 + 200)], T0)
+    told = {"user": "ada", "uid": 1000, "account": "vision", "started": T0 + 2, "ended": T0 + 98}
+    store.enrich([facts(2, state="FAILED", **told)], T0 + 300)
+
+    def ids(**query: Any) -> list[int]:
+        found: list[int] = []
+        cursor = None
+        while True:
+            page = store.jobs(JobQuery(cluster=CLUSTER, limit=2, cursor=cursor, **query))
+            found += [one.job_id for one in page.jobs]
+            if (cursor := page.next) is None:
+                return found
+
+    assert ids(ended_since=T0 + 96) == [9, 1, 2, 3, 4]
+    assert ids(ended_since=T0 + 96, uid=1000) == [1, 2, 3, 4]
+    assert ids(ended_since=T0 + 96, user="ada", account="vision", state="FAILED") == [2]
+    assert ids(ended_since=T0 + 96, since=T0 + 2, until=T0 + 4) == [2, 3]
+    assert ids(ended_since=T0 + 201) == [] and ids(ended_since=0.0, uid=5) == [9]
 
 
 def test_arrays_and_hetjobs(store: Store) -> None:

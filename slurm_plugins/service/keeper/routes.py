@@ -94,6 +94,7 @@ _SPAN = (
     moment("since", "Not before this time."),
     moment("until", "Before this time."),
 )
+_ENDED = moment("ended_since", "That ended at this time or later. The last to end then comes first.")
 _FILTERS = (
     word("user", "Of this user.", _NAME, "a login name"),
     whole("uid", "Of this uid.", 0, 2**32 - 1),
@@ -159,7 +160,7 @@ def _is_called(store: Store, asked: Asked, name: str) -> bool:
 
 
 def jobs(store: Store, asked: Asked) -> Jobs:
-    """Jobs, the last to start first."""
+    """Jobs, the last to start first; with `ended_since` the last to end."""
     query = dict(asked.query)
     if not asked.who.sees_all:
         if query.get("uid", asked.who.uid) != asked.who.uid:
@@ -221,7 +222,7 @@ def node_events(store: Store, asked: Asked) -> Events:
 
 
 QUESTIONS: Final[tuple[Question, ...]] = (
-    Question("/v1/jobs", Jobs, jobs, query=(*_FILTERS, *_SPAN, *_PAGE)),
+    Question("/v1/jobs", Jobs, jobs, query=(*_FILTERS, *_SPAN, _ENDED, *_PAGE)),
     Question("/v1/jobs/{id}", JobSummary, job, path=(_JOB,), query=(_RESTARTS,)),
     Question("/v1/jobs/{id}/usage", Usage, job_usage, path=(_JOB,), query=(_RESTARTS, _ON_NODE)),
     Question("/v1/jobs/{id}/series", Series, job_series, path=(_JOB,), query=(_RESTARTS, _ON_NODE)),
