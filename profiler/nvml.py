@@ -63,14 +63,16 @@ class _Metric:
 
 _METRICS = (
     _Metric("power_w", "nvmlDeviceGetPowerUsage", divisor=1000, highest=10_000),
-    _Metric("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit", divisor=1000, highest=10_000),
     _Metric("temperature_c", "nvmlDeviceGetTemperature", (_TEMPERATURE_GPU,), highest=200),
     _Metric("clock_sm_mhz", "nvmlDeviceGetClockInfo", (_CLOCK_SM,), highest=20_000),
-    _Metric("clock_sm_max_mhz", "nvmlDeviceGetMaxClockInfo", (_CLOCK_SM,), highest=20_000),
     _Metric("clock_memory_mhz", "nvmlDeviceGetClockInfo", (_CLOCK_MEMORY,), highest=50_000),
     _Metric("energy_j", "nvmlDeviceGetTotalEnergyConsumption", divisor=1000, highest=2**53),
     _Metric("ecc_corrected", "nvmlDeviceGetTotalEccErrors", (_CORRECTED, _VOLATILE), highest=2**53),
     _Metric("ecc_uncorrected", "nvmlDeviceGetTotalEccErrors", (_UNCORRECTED, _VOLATILE), highest=2**53),
+)
+_SLOW_METRICS = (
+    _Metric("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit", divisor=1000, highest=10_000),
+    _Metric("clock_sm_max_mhz", "nvmlDeviceGetMaxClockInfo", (_CLOCK_SM,), highest=20_000),
 )
 _MEMORY_HIGHEST = 2**44  # 16 TiB
 _LONGEST_SAMPLE = (
@@ -125,7 +127,11 @@ class NvmlReader:
         self._watch_xids()
 
     def gpus(self, leave_alone: Collection[str] = ()) -> tuple[GpuIdentity, ...]:
-        """The GPUs that there were when this reader began, each followed by the MIG instances that it has now."""
+        """The GPUs that there were when this reader began, each followed by the MIG instances that it has now.
+
+        A look begins with it: Xid events up to now are told by the readings that follow.
+        """
+        self._drain_xids()
         found: list[GpuIdentity] = []
         for gpu in self._physical:
             if gpu.uuid in leave_alone:
@@ -147,7 +153,6 @@ class NvmlReader:
             reading = GpuReading(gpu, fault=str(error))
         if gpu.mig:
             return reading
-        self._drain_xids()
         known = gpu.uuid in self._watched
         return replace(reading, xids=tuple(self._pending_xids.pop(gpu.uuid, ())) if known else None)
 
@@ -294,6 +299,7 @@ class NvmlReader:
             _, remapped, pending, failed = rows if rows is not None else (None,) * 4
             retiring = self._ask(gpu, "nvmlDeviceGetRetiredPagesPendingStatus", handle)
             fields = {
+                **{metric.field: self._number(gpu, metric, handle) for metric in _SLOW_METRICS},
                 "remap_pending": _flag(pending),
                 "remap_failed": _flag(failed),
                 "rows_remapped": _plausible(remapped, 2**20),

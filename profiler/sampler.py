@@ -25,7 +25,7 @@ from types import TracebackType
 import msgspec
 
 from profiler.gpu import GpuReading, GpuSample
-from profiler.sampler_child import Calling, Done, Message, Read, Unavailable
+from profiler.sampler_child import START, Call, CallPage, Done, Message, Read, Unavailable
 
 _ROOT = Path(__file__).resolve().parents[1]
 _MAX_LINE = 1 << 20
@@ -72,13 +72,11 @@ class GpuSampler:
         if "" in self._suspects or len(self._abandoned) >= self._max_abandoned:
             return GpuSample(time.monotonic(), (), "hung", self._last_hang, skipped)
         readings: list[GpuReading] = []
-        call, unreachable = Calling("", "start"), 0
+        unreachable = 0
         try:
             child = self._child = self._child or _Child()
             for message in child.ask(list(skipped), self._deadline):
-                if isinstance(message, Calling):
-                    call = message
-                elif isinstance(message, Read):
+                if isinstance(message, Read):
                     readings.append(message.reading)
                 elif isinstance(message, Done):
                     unreachable = message.unreachable
@@ -86,8 +84,9 @@ class GpuSampler:
                     self._drop()
                     return GpuSample(time.monotonic(), (), "unavailable", message.message, skipped)
         except _HungError:
-            return self._hung(call, tuple(readings), skipped)
+            return self._hung(self._calling(), tuple(readings), skipped)
         except (_EndedError, OSError, msgspec.MsgspecError) as error:
+            call = self._calling()
             self._drop()
             detail = f"Reading the GPUs failed in {_place(call)}: {error}."
             return GpuSample(
@@ -99,7 +98,11 @@ class GpuSampler:
         """End the child, without waiting for one that hangs."""
         self._drop()
 
-    def _hung(self, call: Calling, readings: tuple[GpuReading, ...], skipped: tuple[str, ...]) -> GpuSample:
+    def _calling(self) -> Call:
+        """The driver call that the child is at, or was at when it ended."""
+        return START if self._child is None else self._child.call()
+
+    def _hung(self, call: Call, readings: tuple[GpuReading, ...], skipped: tuple[str, ...]) -> GpuSample:
         self._drop()
         self._suspects[call.gpu] = time.monotonic() + self._retry_after
         self._last_hang = (
@@ -118,17 +121,22 @@ class GpuSampler:
 
 
 class _Child:
-    """A process that reads GPUs, and the pipe of its answers."""
+    """A process that reads GPUs, the pipe of its answers, and the page that says which call it makes."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "profiler.sampler_child"],
-            cwd=_ROOT,  # where `-m` finds this very package, and not one that lies in the working directory
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=True,
-        )
+        self._page, descriptor = CallPage.made()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "profiler.sampler_child", str(descriptor)],
+                cwd=_ROOT,  # where `-m` finds this very package, and not one that lies in the working directory
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+                pass_fds=(descriptor,),
+            )
+        finally:
+            os.close(descriptor)
         assert self._process.stdin is not None and self._process.stdout is not None  # noqa: S101 - for the types
         self._requests, self._answers = self._process.stdin, self._process.stdout
         os.set_blocking(self._answers.fileno(), False)
@@ -140,6 +148,7 @@ class _Child:
 
     def ask(self, leave_alone: list[str], seconds: float) -> Iterator[Message]:
         """Send a request; yield the answers up to the last one. Raises _HungError, _EndedError."""
+        self._page.write(*START)  # it waits for us, and makes none
         try:
             self._requests.write(msgspec.json.encode(leave_alone) + b"\n")
         except BrokenPipeError:
@@ -154,9 +163,14 @@ class _Child:
             if isinstance(message, Done | Unavailable):
                 return
 
+    def call(self) -> Call:
+        """The driver call that it makes, or made last in this look."""
+        return self._page.read()
+
     def kill(self) -> None:
         """Ask the kernel to end it; a call in uninterruptible sleep goes on."""
         self._process.kill()
+        self._page.close()
         self._selector.close()
         self._answers.close()
         with suppress(OSError):
@@ -188,7 +202,7 @@ class _Child:
         return f"it ended by signal {-code}" if code < 0 else f"it ended with exit code {code}"
 
 
-def _place(call: Calling) -> str:
+def _place(call: Call) -> str:
     return f"{call.function} on {call.gpu}" if call.gpu else call.function
 
 

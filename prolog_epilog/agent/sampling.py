@@ -13,9 +13,10 @@ from profiler.gpu import GpuSample
 _log = logging.getLogger(__name__)
 
 DENSE = 60.0
-"""Seconds from a job's start in which the GPUs are looked at each second, where the driver keeps no samples itself."""
+"""Seconds from a job's start in which the GPUs are looked at more often, where the driver keeps no samples itself."""
 
 _DENSE_INTERVAL = 1.0
+_SHARE = 0.1
 _SPACING = 0.2  # seconds between two looks at least: 200 jobs that start at once want one look, not 200
 
 
@@ -50,7 +51,7 @@ class Sampling(threading.Thread):
         self._change = threading.Condition()
         self._soon = False
         self._stopped = False
-        self._dense_until = 0.0
+        self._dense_from = self._dense_until = 0.0
         self._last: GpuSample | None = None
         self._fault = ""
 
@@ -58,7 +59,9 @@ class Sampling(threading.Thread):
         """Look once more as soon as may be, though a look may be under way; then densely for so many seconds."""
         with self._change:
             self._soon = True
-            self._dense_until = max(self._dense_until, time.monotonic() + dense)
+            if dense:
+                self._dense_from = time.monotonic()
+                self._dense_until = max(self._dense_until, self._dense_from + dense)
             self._change.notify()
 
     def last(self) -> GpuSample | None:
@@ -100,7 +103,7 @@ class Sampling(threading.Thread):
         """When to look next by the schedule."""
         now = time.monotonic()
         if now < self._dense_until and not _remembers(self._last):
-            return max(now, started + min(_DENSE_INTERVAL, self._interval))
+            return max(now, started + dense_step(started - self._dense_from, self._interval))
         if due > started:  # it was asked for between two looks of the schedule
             return due
         missed = int((now - due) / self._interval)
@@ -118,6 +121,18 @@ class Sampling(threading.Thread):
                     return True
                 self._change.wait(wanted - now)
             return False
+
+
+def dense_step(age: float, interval: float) -> float:
+    """Seconds from one dense look to the next, `age` seconds after a job's start.
+
+    A second, and later a tenth of what the job has run for: the figures of a job of any length rest on as many looks,
+    and its first minute costs half of what a look each second does.
+
+    >>> [dense_step(age, 10.0) for age in (0.0, 9.0, 30.0, 59.0)]
+    [1.0, 1.0, 3.0, 5.9]
+    """
+    return min(max(_DENSE_INTERVAL, _SHARE * age), interval)
 
 
 def _remembers(sample: GpuSample | None) -> bool:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from profiler.gpu import GpuIdentity, GpuReading, GpuSample
-from prolog_epilog.agent.sampling import Sampling
+from prolog_epilog.agent.sampling import DENSE, Sampling, dense_step
 
 LONG = 3600.0
 PATIENCE = 60.0
@@ -111,6 +111,17 @@ def test_looks_are_dense_after_a_start_where_the_driver_remembers_nothing() -> N
         looks.wait(1)
         thread.sample_soon(dense=PATIENCE)
         looks.wait(4)
+
+
+@pytest.mark.parametrize("interval", [0.5, 2.0, 10.0])
+def test_dense_looks_follow_the_age_of_the_job(interval: float) -> None:
+    age, steps = 0.0, []
+    while age < DENSE:
+        steps.append(dense_step(age, interval))
+        assert steps[-1] <= interval and steps[-1] <= max(1.0, 0.1 * age)
+        age += steps[-1]
+    assert steps == sorted(steps)
+    assert len(steps) <= max(30.0, DENSE / interval + 10)
 
 
 def test_a_driver_that_remembers_is_not_asked_densely() -> None:
