@@ -187,11 +187,11 @@ class LocalHost:
             return None
         except OSError as error:
             raise HostError(f"{path}: {error.strerror}") from error
+        if not stat_.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)  # fdopen takes no folder, and leaves it open
+            raise HostError(f"{path}: it is no regular file")
         with os.fdopen(descriptor, "rb") as file:
             try:
-                status = os.fstat(descriptor)
-                if not stat_.S_ISREG(status.st_mode):
-                    raise HostError(f"{path}: it is no regular file")
                 content = file.read(MOST_BYTES + 1)
             except OSError as error:
                 raise HostError(f"{path}: {error.strerror}") from error
