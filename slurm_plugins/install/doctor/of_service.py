@@ -1,0 +1,499 @@
+"""Checks of the site file and of gsubd: whether it decides, collects, keeps, and what it has heard of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from site_configs.site import SiteError, parse_site
+from slurm_plugins.install.doctor.check import (
+    ANYWHERE,
+    CONTROLLER,
+    Check,
+    Said,
+    UnseenError,
+    error,
+    ok,
+    unknown,
+    warning,
+)
+from slurm_plugins.install.doctor.net import NetError
+from slurm_plugins.install.doctor.of_node import unit
+from slurm_plugins.install.doctor.rights import shown
+from slurm_plugins.install.doctor.sight import Sight
+from slurm_plugins.install.doctor.words import some
+
+__all__ = ["CHECKS"]
+
+_MIB: Final = 1 << 20
+_SILENT: Final = 1800.0
+"""Seconds without a word of a node; an agent gives one every five minutes."""
+_HELD: Final = 3600.0
+
+
+def _site(sight: Sight) -> Iterator[Said]:
+    path = sight.layout.site
+    found = sight.host.stat(path)
+    text = sight.site_text
+    if text is None or found is None:
+        if sight.has_shim or sight.has_hooks or "gsubd" in sight.processes:
+            yield error(f"there is no site file {path}: the service observes under no cluster's name")
+        else:
+            yield warning(f"there is no site file {path}: gsub is not installed here")
+        return
+    try:
+        site = parse_site(text, str(path))
+    except SiteError as problem:
+        said = " = ".join(part for part in (problem.key, problem.value) if part)
+        yield error(": ".join(part for part in (str(path), said, problem.problem) if part), problem.remedy)
+        return
+    if not found.mode & 0o004 and found.kind == "file":
+        yield error(
+            f"not all may read {path} (mode {found.mode:04o}), and users' gsub must", f"chmod 0644 {path}"
+        )
+        return
+    modes = {site.policy.mode, *(part.mode for part in (*site.partitions.values(), *site.accounts.values()))}
+    told = ", ".join(mode for mode in ("observe", "advise", "enforce") if mode in modes)
+    yield ok(f"{path}: cluster {site.cluster}, mode {told}")
+
+
+def _cluster(sight: Sight) -> Iterator[Said]:
+    name, ours = sight.config.value("ClusterName"), sight.site.cluster
+    if name.lower() != ours.lower():
+        yield error(
+            f"the site file says cluster {ours}, slurm.conf ClusterName={name}: records are kept under a wrong name",
+            f'cluster = "{name}" in {sight.layout.site}, then restart gsubd and the agents',
+        )
+    else:
+        yield ok(f"both say {name}")
+
+
+def _partitions(sight: Sight) -> Iterator[Said]:
+    declared = set(sight.site.partitions)
+    if not declared:
+        return
+    there = {name for node in sight.nodes for name in node.partitions}
+    unknown_names = sorted(declared - there)
+    if unknown_names and there:
+        yield warning(
+            f"the site file declares partitions that have no node in Slurm: {', '.join(unknown_names)}",
+            f"take [partitions.{unknown_names[0]}] out of {sight.layout.site}, or mend its name",
+        )
+    else:
+        yield ok(f"{len(declared)} declared partitions are Slurm's")
+
+
+def _service(sight: Sight) -> Iterator[Said]:
+    url = sight.question.metrics
+    try:
+        page = sight.page(f"{url}/healthz")
+    except NetError as problem:
+        if sight.has_service or sight.has_shim:
+            runs = "gsubd runs, but" if "gsubd" in sight.processes else "gsubd does not run:"
+            yield error(f"{runs} nothing answers at {url} ({problem})")
+        else:
+            yield warning("gsubd is not installed here", "gsub admin install --plan")
+    else:
+        if page.status == 200:
+            yield ok("gsubd decides")
+        elif page.status == 503:
+            yield warning("gsubd runs, but cannot decide yet: Slurm has not answered it")
+        else:
+            yield error(
+                f"what answers at {url} is not gsubd (status {page.status})",
+                "name gsubd's --listen: --metrics URL",
+            )
+    if sight.has_systemd:
+        yield from unit(sight, "gsubd.service")
+
+
+_ALARMS: Final[tuple[tuple[str, float, str, str, str], ...]] = (
+    # metric, most that is well, level, what it means, what to do
+    (
+        "gsub_inventory_age_seconds",
+        120,
+        "warning",
+        "Slurm has not answered gsubd for {:.0f} s",
+        "journalctl -u gsubd: can the user gsub run scontrol?",
+    ),
+    (
+        "gsub_faults_total",
+        0,
+        "warning",
+        "{:.0f} questions were left undecided by a fault of gsubd",
+        "journalctl -u gsubd, and please report it",
+    ),
+    (
+        "gsub_records_dropped_total",
+        0,
+        "warning",
+        "{:.0f} records of decisions were lost",
+        "make room where the service's state is",
+    ),
+    (
+        'gsub_shim_events_total{event="dropped"}',
+        0,
+        "warning",
+        "the shim dropped {:.0f} answers: shim and service are not of one release, or a policy's is not allowed",
+        "gsub admin upgrade --plan; slurmctld's log names each",
+    ),
+)
+
+
+def _counts(sight: Sight) -> Iterator[Said]:
+    metrics = sight.metrics
+    if not metrics:
+        raise UnseenError(f"there are no metrics at {sight.question.metrics}")
+    well = True
+    if metrics.get("gsub_site_file_ok") == 0:
+        well = False
+        yield error(
+            "the site file on disk is not in force: gsubd goes on with the one before",
+            f"mend {sight.layout.site}; gsubd takes it within a second",
+        )
+    if "gsub_inventory_age_seconds" not in metrics:
+        well = False
+        yield warning(
+            "Slurm has never answered gsubd", "journalctl -u gsubd: can the user gsub run scontrol?"
+        )
+    for name, most, level, told, remedy in _ALARMS:
+        value = metrics.get(name)
+        if value is not None and value > most:
+            well = False
+            yield Said("warning" if level == "warning" else "error", told.format(value), remedy)
+    failed = [
+        name for name, value in metrics.items() if name.startswith("gsub_stage_failures_total{") and value
+    ]
+    if failed:
+        well = False
+        stages = ", ".join(name.partition('"')[2].partition('"')[0] for name in failed)
+        yield warning(
+            f"stages that failed: {stages}; their changes are lost", "journalctl -u gsubd tells why"
+        )
+    if well:
+        opened, late = (
+            metrics.get(f'gsub_shim_events_total{{event="{what}"}}', 0) for what in ("opened", "late")
+        )
+        decided = sum(value for name, value in metrics.items() if name.startswith("gsub_decisions_total"))
+        yield ok(f"{decided:.0f} decisions; {late:.0f} came late, the shim paused {opened:.0f} times")
+
+
+def _api(sight: Sight) -> Iterator[Said]:
+    url = sight.site.service.url
+    if not url:
+        yield warning("the site file names no service.url: nodes deliver no records, users see none")
+        return
+    try:
+        page = sight.page(f"{url}/healthz")
+    except NetError as problem:
+        yield error(f"nothing answers at {url} ({problem})")
+        return
+    if page.status == 200:
+        yield ok(f"the keeper answers at {url}, and its store is well")
+    elif page.status == 503:
+        yield error(f"the keeper answers at {url}, but its store does not work")
+    else:
+        yield error(f"what answers at {url} is not gsub's keeper (status {page.status})")
+
+
+_UNBELIEVED: Final = {
+    "unsealed": (
+        "what answers at {} is not believed: its seal is of another user than service.user",
+        "give service.user the same number on this host as on the controller: id gsub",
+    ),
+    "munge": ("this host cannot prove who it is: {}", "systemctl status munge"),
+    "unreachable": (
+        "the service does not answer: {}",
+        "systemctl status gsubd on the controller; is its port open?",
+    ),
+    "timeout": (
+        "the service does not answer: {}",
+        "systemctl status gsubd on the controller; is its port open?",
+    ),
+}
+
+
+def _trusted(sight: Sight) -> Iterator[Said]:
+    if not sight.site.service.url:
+        return
+    try:
+        page = sight.ask("/v1/jobs?limit=1")
+    except NetError as problem:
+        told, remedy = _UNBELIEVED.get(problem.kind, ("the service's answer cannot be used: {}", ""))
+        yield error(told.format(sight.site.service.url if problem.kind == "unsealed" else problem), remedy)
+        return
+    if page.status == 200:
+        yield ok("the service believes this host, and this host the service")
+    elif page.status == 401:
+        yield error("the service does not believe this host's credentials (401)")
+    else:
+        yield unknown(f"the service answers with status {page.status}")
+
+
+def _heard(sight: Sight) -> Iterator[Said]:
+    if not sight.has_hooks or not sight.site.service.url:
+        return
+    told = {str(row["name"]): row for row in sight.told_nodes}
+    now = sight.question.clock()
+    up = [node for node in sight.nodes if node.available]
+    never = [node.name for node in up if node.name not in told]
+    silent = [
+        node.name
+        for node in up
+        if node.name in told and _number(told[node.name].get("heard")) < now - _SILENT
+    ]
+    if never:
+        yield warning(
+            f"never heard of: {some(never)}; is the agent installed there?",
+            "gsub admin install --role node on each of them; gsub admin doctor there tells more",
+        )
+    if silent:
+        yield warning(
+            f"not heard for over {_SILENT / 60:.0f} minutes: {some(silent)}",
+            "journalctl -u gsub-noded there; gsub admin doctor there tells more",
+        )
+    if not never and not silent:
+        yield ok(f"{len(up)} nodes are up, and heard of")
+
+
+def _number(value: Any) -> float:  # noqa: ANN401  (JSON's)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _unwell(sight: Sight) -> Iterator[Said]:
+    if not sight.site.service.url:
+        return
+    found: dict[str, list[str]] = {}
+    for row in sight.told_nodes:
+        events = row.get("unwell")
+        for event in events if isinstance(events, list) else []:
+            if isinstance(event, dict) and event.get("state") in ("warning", "error", "fail", "unknown"):
+                found.setdefault(str(event.get("name")), []).append(str(row["name"]))
+    for name, nodes in sorted(found.items()):
+        yield warning(
+            f"{name}: not well on {some(nodes)}",
+            "gsub's records tell more: GET /v1/nodes; see docs/health.md",
+        )
+    if not found:
+        yield ok("no node has told of trouble")
+
+
+def _releases(sight: Sight) -> Iterator[Said]:
+    ours = sight.question.release
+    by_release: dict[str, list[str]] = {}
+    if sight.site.service.url:
+        for row in sight.told_nodes:
+            if isinstance(row.get("version"), str):
+                by_release.setdefault(row["version"], []).append(str(row["name"]))
+    other = {release: names for release, names in by_release.items() if release != ours}
+    for release, names in sorted(other.items()):
+        yield warning(
+            f"agents are gsub {release} on {some(names)}, this host has {ours}", "upgrade those nodes"
+        )
+    if not by_release:
+        yield unknown(f"this host has gsub {ours}; which one the agents are is not told")
+    elif not other:
+        yield ok(f"service and agents are gsub {ours}")
+
+
+def _state(sight: Sight) -> Iterator[Said]:
+    if not sight.has_service:
+        return
+    site = sight.site
+    path, host = sight.layout.state, sight.host
+    found = host.stat(path)
+    if found is None:
+        yield error(
+            f"there is no {path}: the service has nowhere to write",
+            f"install -d -o {site.service.user} {path}",
+        )
+        return
+    uid = host.uid(site.service.user)
+    if found.uid != uid:
+        yield error(
+            f"{path} belongs to {shown(host, found.uid)}, not to {site.service.user}",
+            f"chown -R {site.service.user}: {path}",
+        )
+    elif found.mode & 0o022:
+        yield error(f"others may write to {path} (mode {found.mode:04o})", f"chmod go-w {path}")
+    else:
+        yield ok(f"{path} is {site.service.user}'s")
+
+
+_SQLITE: Final = "sqlite:///"
+
+
+def _store(sight: Sight) -> Iterator[Said]:
+    if not sight.has_service:
+        return
+    site = sight.site
+    if not site.store.url.startswith(_SQLITE):
+        yield ok("the store is a database server's; the keeper says whether it is well")
+        return
+    file = Path(site.store.url.removeprefix(_SQLITE))
+    found = sight.host.stat(file)
+    if found is None:
+        if sight.host.stat(file.parent) is None or (not sight.is_root and not sight.host.names(file.parent)):
+            yield unknown(f"{file} is not to be seen by this user")
+        else:
+            yield error(
+                f"there is no store {file}", "gsubd makes it when its keeper starts: journalctl -u gsubd"
+            )
+        return
+    well = True
+    uid = sight.host.uid(site.service.user)
+    if found.uid != uid:
+        well = False
+        yield error(
+            f"{file} belongs to {shown(sight.host, found.uid)}, not to {site.service.user}",
+            f"chown {site.service.user}: {file}*",
+        )
+    if found.mode & 0o007:
+        well = False
+        yield error(
+            f"everybody may read {file} (mode {found.mode:04o}), and with it everybody's jobs",
+            f"chmod o-rwx {file}*",
+        )
+    usage = sight.host.usage(file.parent)
+    if usage is not None and (usage.free < 64 * _MIB or (usage.inodes and usage.inodes_free < 100)):
+        well = False
+        yield error(
+            f"{usage.free // _MIB} MiB free where the store is: nothing more can be kept", "make room there"
+        )
+    elif usage is not None and usage.free < max(1024 * _MIB, usage.total // 50):
+        well = False
+        yield warning(
+            f"{usage.free // _MIB} MiB free where the store is", "make room there, or shorten store.retention"
+        )
+    if well:
+        yield ok(f"{file} is {site.service.user}'s alone, {found.size // _MIB} MiB")
+
+
+def _held(sight: Sight) -> Iterator[Said]:
+    try:
+        journal = import_module("slurm_plugins.act.journal")
+        held = journal.held(sight.layout.act_state)
+    except (ImportError, AttributeError, OSError) as problem:
+        yield unknown(f"gsub-act's journal cannot be read here: {problem}")
+        return
+    now = sight.question.clock()
+    old = [one for one in held if now - one.since > _HELD]
+    if old:
+        one = old[0]
+        yield warning(
+            f"gsub holds {len(old)} jobs for over an hour, the first of them {one.job}: {one.why}",
+            f"scontrol release {one.job}, or find out why with gsub explain",
+        )
+    else:
+        yield ok(f"gsub holds {len(held)} jobs" if held else "gsub holds no job")
+
+
+CHECKS: Final[tuple[Check, ...]] = (
+    Check(
+        "site-file",
+        "service",
+        "The site file is there, can be used, and can be read by all.",
+        "gsub admin install --plan shows a first one; docs/site-file.md has every key",
+        _site,
+        ANYWHERE,
+    ),
+    Check(
+        "cluster-name",
+        "service",
+        "`cluster` of the site file is ClusterName of slurm.conf: records are kept under it.",
+        "set cluster in the site file on all hosts",
+        _cluster,
+        ANYWHERE,
+    ),
+    Check(
+        "site-partitions",
+        "service",
+        "The partitions that the site file declares are Slurm's.",
+        "mend their names in the site file",
+        _partitions,
+        CONTROLLER,
+    ),
+    Check(
+        "service",
+        "service",
+        "gsubd runs and can decide (`/healthz` of its own port), and will after a restart.",
+        "systemctl enable --now gsubd; journalctl -u gsubd tells why it ended",
+        _service,
+        CONTROLLER,
+    ),
+    Check(
+        "service-counts",
+        "service",
+        "What gsubd counts: the site file is in force, Slurm answers it, and no decision or record was lost.",
+        "journalctl -u gsubd",
+        _counts,
+        CONTROLLER,
+    ),
+    Check(
+        "service-state",
+        "service",
+        "The folder of the service's state is its user's own.",
+        "chown -R gsub: /var/lib/gsub",
+        _state,
+        CONTROLLER,
+    ),
+    Check(
+        "store",
+        "service",
+        "The store is its user's alone, and has room.",
+        "see docs/admin.md, What to watch",
+        _store,
+        CONTROLLER,
+    ),
+    Check(
+        "keeper",
+        "service",
+        "The keeper answers at `service.url` from this host, and its store and schema are well.",
+        "is service.url right and its port open from here? on the controller: journalctl -u gsubd",
+        _api,
+        ANYWHERE,
+    ),
+    Check(
+        "keeper-trust",
+        "service",
+        "Service and host believe each other: MUNGE's key is the same, clocks are within five minutes, service.user "
+        "has the same number here and there.",
+        "compare `id gsub`, the clocks, and the checksum of munge.key with the controller's",
+        _trusted,
+        ANYWHERE,
+    ),
+    Check(
+        "nodes-heard",
+        "service",
+        "The service has heard of each node that is up within the last half hour.",
+        "gsub admin doctor on those nodes",
+        _heard,
+        CONTROLLER,
+    ),
+    Check(
+        "nodes-unwell",
+        "service",
+        "No node has told the service of trouble: a lost record, a driver that hangs, a failed health check.",
+        "see docs/health.md",
+        _unwell,
+        CONTROLLER,
+    ),
+    Check(
+        "releases",
+        "service",
+        "Service and agents are of one release of gsub.",
+        "upgrade the controller first, then the nodes: docs/admin.md, Upgrading",
+        _releases,
+        CONTROLLER,
+    ),
+    Check(
+        "held-jobs",
+        "service",
+        "gsub-act holds no job for long: one that is held and forgotten never runs.",
+        "scontrol release JOB",
+        _held,
+        CONTROLLER,
+    ),
+)
