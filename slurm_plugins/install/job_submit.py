@@ -18,12 +18,13 @@ BEGIN: Final = b"-- >>> gsub"
 END: Final = b"-- <<< gsub"
 _TOLD: Final = b": `gsub admin rollback` takes these lines out"
 
+_START: Final = rb"(?:^|(?<=\A\xef\xbb\xbf))"  # of a line; a byte order mark is none
 _BLOCK: Final = re.compile(
-    rb"^-- >>> gsub[^\n]*\n(?:(?!-- <<< gsub)[^\n]*\n){0,20}-- <<< gsub[^\n]*(?:\n|\Z)", re.MULTILINE
+    _START + rb"-- >>> gsub[^\n]*\n(?:(?!-- <<< gsub)[^\n]*\n){0,20}-- <<< gsub[^\n]*(?:\n|\Z)", re.MULTILINE
 )
 # What is left of a block that somebody tore: each of its lines is known by itself.
 _STRAY: Final = re.compile(
-    rb"^(?:-- (?:>>>|<<<) gsub"
+    _START + rb"(?:-- (?:>>>|<<<) gsub"
     rb"|do local fine, why = pcall\(function\(\) assert\(dofile\(\"[^\n]*chain\.lua\")[^\n]*(?:\n|\Z)",
     re.MULTILINE,
 )
