@@ -21,7 +21,7 @@ from tests.cli.service import write_site
 from tests.store import records as told
 
 AS_USER = (
-    "import os, sys; from gsub.cli import main; import gsub.commands.admin, profiler.store, gsub.site;"
+    "import os, sys; from gsub.cli import main; import gsub.commands.admin.store, profiler.store, gsub.site;"
     "import site_configs.site; os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[1]));"
     "sys.exit(main(['admin', 'db', 'version', '--store', sys.argv[3]]))"
 )
