@@ -143,7 +143,7 @@ class NodeSummary(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Nodes(msgspec.Struct, frozen=True):
-    """The nodes that ever delivered a record."""
+    """The nodes that ever gave a sign of life."""
 
     nodes: tuple[NodeSummary, ...]
 

@@ -220,3 +220,9 @@ def test_a_node_without_news_is_heard_of_all_the_same(door: Door):
     before = heard()
     asyncio.run(door.bring())
     assert heard() > before
+
+
+def test_a_node_that_has_nothing_to_tell_yet_is_known(door: Door):
+    asyncio.run(door.bring())
+    (node,) = asyncio.run(door.ask(OPERATOR, "GET", "/v1/nodes")).json["nodes"]
+    assert node["name"] == "n1" and node["heard"] > 0

@@ -13,10 +13,11 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from profiler.answers import Events, Jobs, JobSummary, Nodes, Series, Usage, Verdicts
+from profiler.answers import Events, Jobs, JobSummary, Nodes, NodeSummary, Series, Usage, Verdicts
 from profiler.records import JobEnded, JobStarted
 from profiler.store import CursorError, EventQuery, JobQuery, Store, VerdictQuery
 from profiler.store.queries import LIMIT
+from site_configs.hostlist import natural
 from slurm_plugins.service.keeper.app import Answer, Endpoint, Request
 from slurm_plugins.service.keeper.auth import Who
 from slurm_plugins.service.keeper.collect import Collector, count
@@ -203,11 +204,14 @@ def verdicts(store: Store, asked: Asked) -> Verdicts:
 
 
 def nodes(store: Store, asked: Asked) -> Nodes:
-    """The nodes that ever delivered a record, and what is not well there. Operators only."""
-    found = store.nodes(asked.cluster).nodes
+    """The nodes that ever gave a sign of life, and what is not well there. Operators only."""
+    found = {one.name: one for one in store.nodes(asked.cluster).nodes}
+    # An agent is heard of before it has a record to tell: that is how an installation is seen to work
+    names = sorted({*found, *list(asked.heard)}, key=natural)
     return Nodes(
         tuple(
-            msgspec.structs.replace(one, heard=_later(one.heard, asked.heard.get(one.name))) for one in found
+            msgspec.structs.replace(one, heard=_later(one.heard, asked.heard.get(one.name)))
+            for one in (found.get(name, NodeSummary(name)) for name in names)
         )
     )
 
