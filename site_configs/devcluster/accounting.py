@@ -122,5 +122,22 @@ def register(run: Run, cluster: str, users: Sequence[str]) -> None:
             raise DevClusterError(f"`sacctmgr {' '.join(step)}` failed:\n{_tail(done)}")
 
 
+def appoint(run: Run, cluster: str, user: str) -> None:
+    """Make a user one of Slurm's operators."""
+    step = [
+        "sacctmgr",
+        "-i",
+        "add",
+        "user",
+        user,
+        "Account=root",
+        f"Cluster={cluster}",
+        "AdminLevel=Operator",
+    ]
+    done = run(step, timeout=60)
+    if done.returncode and "Nothing new added" not in done.stdout + done.stderr:
+        raise DevClusterError(f"`{' '.join(step)}` failed:\n{_tail(done)}")
+
+
 def _tail(done: CompletedProcess[str]) -> str:
     return "\n".join((done.stdout + done.stderr).strip().splitlines()[-3:])

@@ -29,6 +29,7 @@ from site_configs.devcluster.machine import (
 from site_configs.devcluster.rootfs import Rootfs, Say
 from site_configs.devcluster.running import USERS, Running
 from site_configs.devcluster.spec import (
+    ACT_USER,
     ClusterSpec,
     DevClusterError,
     NotUpError,
@@ -176,7 +177,8 @@ class Cluster(Running):
         users = [machine_user(name) for name in USERS] if os.geteuid() == 0 else []
         visible = [state_home(), *([] if files.is_chroot else [cache_home()])]
         if spec.gsub and os.geteuid() == 0:
-            users.append(rootfs.new_user(files, gsubd.USER) if files.is_chroot else system_user(gsubd.USER))
+            for name in (gsubd.USER, *([ACT_USER] if spec.has_act else [])):
+                users.append(rootfs.new_user(files, name, users) if files.is_chroot else system_user(name))
         files = rootfs.write_binds(files, visible, users, paths.etc)
         with locked(lock_file("ports")):
             cluster = cls(spec, paths, config.Ports(free_ports(config.Ports.count(spec))), files, say)
@@ -238,8 +240,11 @@ class Cluster(Running):
             owners |= dict.fromkeys(_PRIVATE, self.daemon_user("mysql"))
         if self.spec.gsub:
             owners |= dict.fromkeys(("run/gsub", "spool/gsub"), self.daemon_user(gsubd.USER))
-        owners |= {f"spool/{node}": root for node in self.spec.node_names}
         private = {*_PRIVATE}
+        if self.spec.has_act:
+            owners |= dict.fromkeys(("run/gsub-act", "spool/gsub-act"), self.daemon_user(ACT_USER))
+            private.add("spool/gsub-act")
+        owners |= {f"spool/{node}": root for node in self.spec.node_names}
         if self.spec.has_agents:
             for node in self.spec.node_names:
                 own = [
@@ -309,6 +314,8 @@ class Cluster(Running):
         self._await("the nodes", self._nodes_answer, f"slurmd-{self.spec.node_names[-1]}")
         if self.spec.gsub:
             self.start("gsubd")  # after the nodes: its first look at them finds them all
+        if self.spec.has_act:
+            self.start("gsub-act")
         if self.spec.has_agents:
             self.say("starting the agents of the nodes")
             for node in self.spec.node_names:
@@ -326,6 +333,7 @@ class Cluster(Running):
         names = ["munged", *(("mariadbd", "slurmdbd") if self.spec.accounting else ())]
         names += [f"slurmd-{node}" for node in self.spec.node_names]
         names += ["gsubd"] if self.spec.gsub else []
+        names += ["gsub-act"] if self.spec.has_act else []
         names += [f"{agents.PREFIX}{node}" for node in self.spec.node_names] if self.spec.has_agents else []
         running = self.daemons()
         for name in names:
@@ -348,6 +356,8 @@ class Cluster(Running):
         self._launch("slurmdbd")
         self._await("slurmdbd", self._accounting_up, "slurmdbd")
         accounting.register(self.run, self.spec.name, [*self.users, me()])
+        if self.spec.has_act:
+            accounting.appoint(self.run, self.spec.name, ACT_USER)
 
     def _start_controller(self) -> None:
         """Start slurmctld for the first time, and let it finish its books with slurmdbd.

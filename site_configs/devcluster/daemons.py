@@ -5,13 +5,13 @@ from __future__ import annotations
 from site_configs.devcluster import agents, gsubd
 from site_configs.devcluster.accounting import mariadb_argv
 from site_configs.devcluster.config import Ports
-from site_configs.devcluster.spec import ClusterSpec, DevClusterError, Paths
+from site_configs.devcluster.spec import ACT_USER, ClusterSpec, DevClusterError, Paths
 
 
 def command(name: str, spec: ClusterSpec, paths: Paths, ports: Ports, mysql: str) -> tuple[list[str], str]:
     """The foreground command of daemon `name`, and the system user that runs it on a machine where we are root.
 
-    Names are munged, mariadbd, slurmdbd, slurmctld, slurmd-<node>, gsubd and noded-<node>. `mysql` is the
+    Names are munged, mariadbd, slurmdbd, slurmctld, slurmd-<node>, gsubd, gsub-act and noded-<node>. `mysql` is the
     database's user.
 
     Raises
@@ -38,6 +38,8 @@ def command(name: str, spec: ClusterSpec, paths: Paths, ports: Ports, mysql: str
         return ["/usr/sbin/slurmd", "-D", "-N", node, "-f", str(paths.slurm_conf)], "root"
     if kind == "gsubd" and spec.gsub:
         return gsubd.argv(paths, ports), gsubd.USER
+    if name == "gsub-act" and spec.has_act:
+        return gsubd.act_argv(paths), ACT_USER
     if kind == "noded" and node in spec.node_names and spec.has_agents:
         return agents.argv(paths, node), "root"
     raise DevClusterError(f"cluster {spec.name!r} has no daemon {name!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,16 @@ def argv(paths: Paths, ports: Ports) -> list[str]:
         f"--state={paths.gsub_state}",
         f"--listen=127.0.0.1:{ports.gsubd}",
         f"--api=127.0.0.1:{ports.api}",
+    ]
+
+
+def act_argv(paths: Paths) -> list[str]:
+    """gsub-act in the foreground."""
+    return [
+        f"{paths.venv}/bin/gsub-act",
+        f"--site={paths.site}",
+        f"--socket={paths.act_socket}",
+        f"--state={paths.act_state}",
     ]
 
 
@@ -59,6 +70,12 @@ def _put(path: Path, text: str) -> bool:
     fresh.chmod(0o644)
     fresh.replace(path)
     return True
+
+
+def act_answers(paths: Paths) -> bool:
+    """Whether gsub-act may be asked."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        return probe.connect_ex(str(paths.act_socket)) == 0
 
 
 def answers(ports: Ports) -> bool:

@@ -22,6 +22,7 @@ SCRIPTS: Final = {
     "gsub": "gsub.cli",
     "gsubd": "slurm_plugins.service.__main__",
     "gsub-noded": "prolog_epilog.agent.__main__",
+    "gsub-act": "slurm_plugins.act.__main__",
 }
 EXTRAS: Final = ("examples", "service", "postgresql")
 REPOSITORY: Final = Path(__file__).resolve().parents[2]

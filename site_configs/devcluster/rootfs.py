@@ -218,8 +218,8 @@ def _packages(root: Path) -> set[str]:
     }
 
 
-def new_user(rootfs: Rootfs, name: str) -> User:
-    """A system user for a chroot's user table, with ids that neither it nor the machine gives to anyone else."""
+def new_user(rootfs: Rootfs, name: str, others: Sequence[User] = ()) -> User:
+    """A system user for a chroot's user table, with ids that neither it, nor the machine, nor `others` have."""
     with contextlib.suppress(DevClusterError):
         return rootfs.user(name)
     taken = {
@@ -229,6 +229,7 @@ def new_user(rootfs: Rootfs, name: str) -> User:
         for line in (etc / table).read_text(errors="replace").splitlines()
         if line.count(":") >= 3 and not line.startswith(f"{name}:")
     }
+    taken |= {user.uid for user in others}
     free = next(number for number in range(999, 99, -1) if number not in taken)
     return User(name, free, free, "/nonexistent")
 

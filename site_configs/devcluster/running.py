@@ -18,7 +18,7 @@ from site_configs.devcluster import agents, config, daemons, gsubd, supervisor
 from site_configs.devcluster.folder import MARKER
 from site_configs.devcluster.machine import SYSTEM_PATH, User, machine_user, may_enter, me
 from site_configs.devcluster.rootfs import Rootfs, Say
-from site_configs.devcluster.spec import ClusterSpec, DevClusterError, Paths
+from site_configs.devcluster.spec import ACT_USER, ClusterSpec, DevClusterError, Paths
 
 USERS: Final = ("user1", "user2")
 READY_S: Final = 60.0
@@ -180,6 +180,8 @@ class Running:
             self._await("MariaDB", self._database_up, "mariadbd")
         elif name == "gsubd":
             self._await("gsubd", lambda: gsubd.answers(self.ports), "gsubd")
+        elif name == "gsub-act":
+            self._await("gsub-act", lambda: gsubd.act_answers(self.paths), "gsub-act")
 
     def restart(self, name: str) -> None:
         """Stop one daemon and start it again."""
@@ -331,8 +333,9 @@ class Running:
         if os.geteuid() != 0:
             return machine_user(me())
         user = self.rootfs.user(name)
-        # gsubd gives its socket to slurmctld's group, as SupplementaryGroups= does in the systemd unit.
-        return replace(user, groups=(self.rootfs.user("slurm").gid,)) if name == gsubd.USER else user
+        # A daemon gives its socket to its asker's group: SupplementaryGroups= in the systemd units.
+        shared = {gsubd.USER: "slurm", ACT_USER: gsubd.USER}.get(name)
+        return user if shared is None else replace(user, groups=(self.rootfs.user(shared).gid,))
 
     def _user(self, name: str) -> User:
         if name != me() and (os.geteuid() != 0 or name not in self.users):

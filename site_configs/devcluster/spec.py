@@ -24,6 +24,8 @@ MEMORY_MB_PER_NODE: Final = 512_000
 GPU_MODEL: Final = "a100"
 # Who gsub's service runs as, where root starts the cluster.
 GSUB_USER: Final = "gsub"
+# Who gsub-act runs as: an operator in Slurm.
+ACT_USER: Final = "gsub-act"
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,23}")
 
@@ -125,6 +127,11 @@ class ClusterSpec:
     def has_agents(self) -> bool:
         """Whether hooks and agents are installed."""
         return self.gsub and self.agents
+
+    @property
+    def has_act(self) -> bool:
+        """Whether gsub-act runs: where gsub may change jobs, with the users and the operators that it needs."""
+        return self.gsub and self.accounting and self.policy == "enforce" and os.geteuid() == 0
 
     def layout(self, node: str) -> Layout:
         """How the GPUs of `node` are laid out."""
@@ -248,6 +255,16 @@ class Paths:
     def gsub_state(self) -> Path:
         """What gsubd keeps: decisions.jsonl."""
         return self.root / "spool/gsub"
+
+    @property
+    def act_socket(self) -> Path:
+        """Where gsub-act is asked."""
+        return self.run / "gsub-act/act.sock"
+
+    @property
+    def act_state(self) -> Path:
+        """gsub-act's journal."""
+        return self.root / "spool/gsub-act"
 
     def agent_run(self, node: str) -> Path:
         """The run folder of a node's agent, as /run/gsub-noded on a real one."""

@@ -22,9 +22,10 @@ from slurm_plugins.act.journal import Journal, JournalError
 from slurm_plugins.act.ledger import MOST_PROMISED, Entry, Event, Held, Standing
 from slurm_plugins.act.limits import Limits
 from slurm_plugins.act.slurm import Rights, Slurm
-from slurm_plugins.act.verbs import FIELDS, VERBS, WrongFieldError, argv, came_about, check_fields
+from slurm_plugins.act.verbs import FIELDS, VERBS, Seen, WrongFieldError, argv, came_about, check_fields
 from slurm_plugins.act.wire import STALE, Answer, MalformedError, Request, Result, digest_of, parse_request
 from slurm_plugins.client.errors import NoSuchJob, SlurmError, SlurmNotInstalled, SlurmRefused
+from slurm_plugins.client.states import JobState
 from slurm_plugins.client.values import Job
 
 __all__ = ["OFF", "Desk"]
@@ -267,8 +268,7 @@ class Desk:
             ) from None
         try:
             self._slurm.act(argv(asked.verb, asked.job, asked.fields))
-            # It may have started between our look and the command, and then it is not held.
-            if asked.verb == "hold" and self._started(asked.job):
+            if asked.verb == "hold" and not self._holds(asked.job):
                 ended = self._end(
                     asked, "failed", "it is not held: it started first, or was released at once"
                 )
@@ -283,13 +283,19 @@ class Desk:
             ended = self._end(asked, "unknown", f"{type(error).__name__}: {error}")
         return _told(Standing(asked, ended))
 
-    def _started(self, job: str) -> bool:
+    def _holds(self, name: str) -> bool:
+        """Whether a job is held after we said so: it may have started between our look and the command."""
         try:
-            return not self._slurm.job(job).held
+            job = self._slurm.job(name)
         except NoSuchJob:
-            return True
-        except SlurmError:
             return False
+        self._take_back(job, name)
+        return job.held
+
+    def _take_back(self, job: Job, name: str) -> None:
+        """Release a job that was held as it started: Slurm takes the hold of one that runs, for its next attempt."""
+        if job.state in (JobState.RUNNING, JobState.SUSPENDED) and job.priority == 0:
+            self._slurm.act(argv("release", name, {}))
 
     def _end(self, asked: Entry, event: Event, said: str = "") -> Entry:
         """Write down how it ended; an end that cannot be written is owed, and nothing is begun until it is paid."""
@@ -355,13 +361,16 @@ class Desk:
             return  # how it ended is known, and cannot be written down yet
         try:
             job = self._slurm.job(asked.job)
+            seen = Seen(job, asked.at, asked.restarts, self._slurm.memory(asked.job) if asked.fields else {})
+            if asked.verb == "hold":
+                self._take_back(job, asked.job)
         except NoSuchJob:
             self._end(asked, "failed", "Slurm has no such job any more")
             return
         except SlurmError:
             self._later[asked.id] = now + _RETRY
             return
-        if came_about(asked.verb, asked.fields, job, restarts=asked.restarts, asked=asked.at):
+        if came_about(asked.verb, asked.fields, seen):
             self._end(asked, "done", "seen in Slurm afterwards")
             return
         first = self._unseen.setdefault(asked.id, now)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from slurm_plugins.client.commands import CommandClient
+from slurm_plugins.client.commands import CommandClient, valid_id
 from slurm_plugins.client.errors import SlurmError
 from slurm_plugins.client.runner import Runner, check
 from slurm_plugins.client.values import Job
@@ -21,6 +21,8 @@ ACT_SECONDS: Final = 20.0
 """What one command may take; Slurm's own give up on a silent controller after 10 s or so."""
 
 _ACCOUNTING: Final = re.compile(r"(?m)^AccountingStorageType\s*= (.*)$")
+_MEMORY: Final = re.compile(r" (MinMemoryNode|MinMemoryCPU)=([0-9.]+)([MGT])\b")
+_UNITS: Final = {"M": 1, "G": 1024, "T": 1 << 20}
 _ENOUGH: Final = frozenset({"operator", "administrator"})
 
 
@@ -67,6 +69,10 @@ class Slurm(Protocol):
 
     def rights(self) -> Rights:
         """Who we are to Slurm. Does not raise: what is not known is None."""
+        ...
+
+    def memory(self, job: str) -> Mapping[str, int]:
+        """MiB that a job asks for, as MinMemoryNode or MinMemoryCPU; empty: not known."""
         ...
 
     def most_memory(self, partitions: Sequence[str]) -> int | None:
@@ -127,6 +133,14 @@ class Commands:
             f"user {self._whom.name} {known}, and changing others' jobs needs Operator",
             f"sacctmgr -i add user {self._whom.name} account=ROOT_OR_ANY adminlevel=Operator",
         )
+
+    def memory(self, job: str) -> Mapping[str, int]:
+        """See `Slurm.memory`."""
+        runner = Runner(self._env(), timeout=ACT_SECONDS)
+        done = check(runner.read(["scontrol", "--oneliner", "show", "job", valid_id(job)]), job_id=job)
+        return {
+            name: int(float(amount) * _UNITS[unit]) for name, amount, unit in _MEMORY.findall(done.stdout)
+        }
 
     def most_memory(self, partitions: Sequence[str]) -> int | None:
         """See `Slurm.most_memory`."""

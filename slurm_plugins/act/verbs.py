@@ -16,7 +16,17 @@ from site_configs.hostlist import HostlistError, expand
 from slurm_plugins.client.states import JobFlag, JobState
 from slurm_plugins.client.values import Job
 
-__all__ = ["FIELDS", "VERBS", "Field", "Verb", "WrongFieldError", "argv", "came_about", "check_fields"]
+__all__ = [
+    "FIELDS",
+    "VERBS",
+    "Field",
+    "Seen",
+    "Verb",
+    "WrongFieldError",
+    "argv",
+    "came_about",
+    "check_fields",
+]
 
 _FAILED: Final = frozenset(
     {
@@ -28,13 +38,29 @@ _FAILED: Final = frozenset(
         JobState.PREEMPTED,
     }
 )
-_MIB: Final = 1 << 20
 _MOST_BACKOFF: Final = 3600
 _MOST_NODES: Final = 256
 
 
 class WrongFieldError(Exception):
     """A field that is not in the table, or a value that its row does not take; the message is a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A job as it is after something was asked for.
+
+    Parameters
+    ----------
+    asked: when, in seconds since the epoch.
+    restarts: how often the job had been restarted then.
+    memory: MiB that it asks for, as MinMemoryNode or MinMemoryCPU; what is not known is not there.
+    """
+
+    job: Job
+    asked: float
+    restarts: int
+    memory: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +72,13 @@ class Field:
     about: what for, and its values; documentation.
     read: the value as Slurm takes it. Raises WrongFieldError.
     against: why the job may not have it, empty when it may.
-    is_so: whether the job has it, at a time (seconds since the epoch) when it was asked for.
+    is_so: whether the job has it.
     """
 
     about: str
     read: Callable[[str], str]
     against: Callable[[str, Job], str]
-    is_so: Callable[[str, Job, float], bool]
+    is_so: Callable[[str, Seen], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +90,7 @@ class Verb:
     about: what for, and to which jobs; documentation.
     command: scontrol's arguments, before the job; `update` has more.
     against: why it makes no sense for this job, empty when it does.
-    came_about: whether it is seen in the job, that had been restarted so often before.
+    came_about: whether it is seen in the job.
     holds: the job does not start until it is released, and is entered in the ledger.
     always: neither the site's mode nor the off switch keeps it from being done.
     """
@@ -72,7 +98,7 @@ class Verb:
     about: str
     command: tuple[str, ...]
     against: Callable[[Job], str]
-    came_about: Callable[[Job, int], bool]
+    came_about: Callable[[Seen], bool]
     holds: bool = False
     always: bool = False
 
@@ -98,8 +124,8 @@ def _not_fewer(text: str, job: Job) -> str:
     return f"the job excludes {', '.join(sorted(left_out)[:5])} too, and that stays" if left_out else ""
 
 
-def _excludes(text: str, job: Job, _: float) -> bool:
-    return set(job.excluded_nodes) == set(expand(text, _MOST_NODES))
+def _excludes(text: str, seen: Seen) -> bool:
+    return set(seen.job.excluded_nodes) == set(expand(text, _MOST_NODES))
 
 
 def _mebibytes(text: str) -> str:
@@ -112,12 +138,9 @@ def _anything(_text: str, _job: Job) -> str:
     return ""
 
 
-def _has_per_node(text: str, job: Job, _: float) -> bool:
-    return job.tres.memory == int(text) * _MIB * (job.num_nodes or 1)
-
-
-def _has_per_cpu(text: str, job: Job, _: float) -> bool:
-    return job.tres.memory == int(text) * _MIB * (job.num_cpus or 1)
+def _has(name: str) -> Callable[[str, Seen], bool]:
+    # Not by the job's TRES, which is that of its submission while it waits. Slurm shows four digits: 12345M as 12.06G.
+    return lambda text, seen: abs(seen.memory.get(name, 0) - int(text)) <= int(text) / 100
 
 
 def _start(text: str) -> str:
@@ -127,11 +150,12 @@ def _start(text: str) -> str:
     return text
 
 
-def _starts(text: str, job: Job, asked: float) -> bool:
+def _starts(text: str, seen: Seen) -> bool:
     found = _START.fullmatch(text)
-    begin = asked + int(found[1] or 0 if found else 0)
+    begin = seen.asked + int(found[1] or 0 if found else 0)
     # Slurm keeps whole seconds, and its clock is not ours to the second
     latest = datetime.fromtimestamp(begin + 5, timezone.utc)
+    job = seen.job
     return job.state is not JobState.PENDING or (job.eligible is not None and job.eligible <= latest)
 
 
@@ -146,13 +170,13 @@ FIELDS: Final[Mapping[str, Field]] = {
         "memory on each node, MiB, at most what the partition's nodes have",
         _mebibytes,
         _anything,
-        _has_per_node,
+        _has("MinMemoryNode"),
     ),
     "MinMemoryCPU": Field(
         "memory for each CPU, MiB, at most what the partition's nodes have",
         _mebibytes,
         _anything,
-        _has_per_cpu,
+        _has("MinMemoryCPU"),
     ),
     "StartTime": Field(
         f"`now`, to end Slurm's delay after a requeue, or `now+SECONDS`, at most {_MOST_BACKOFF}",
@@ -213,19 +237,19 @@ def _updatable(job: Job) -> str:
     return "" if job.restarts else "it was never requeued: a job's first attempt runs as its user wrote it"
 
 
-def _requeued(job: Job, restarts: int) -> bool:
-    return job.restarts > restarts or job.state not in _FAILED
+def _requeued(seen: Seen) -> bool:
+    return seen.job.restarts > seen.restarts or seen.job.state not in _FAILED
 
 
-def _held(job: Job, _: int) -> bool:
-    return job.held
+def _held(seen: Seen) -> bool:
+    return seen.job.held
 
 
-def _released(job: Job, _: int) -> bool:
-    return not job.held
+def _released(seen: Seen) -> bool:
+    return not seen.job.held
 
 
-def _never(_job: Job, _: int) -> bool:
+def _never(_: Seen) -> bool:
     return False  # by its fields
 
 
@@ -274,8 +298,8 @@ def argv(verb: str, job: str, fields: Mapping[str, str]) -> list[str]:
     return ["scontrol", *VERBS[verb].command, job]
 
 
-def came_about(verb: str, fields: Mapping[str, str], job: Job, *, restarts: int, asked: float) -> bool:
+def came_about(verb: str, fields: Mapping[str, str], seen: Seen) -> bool:
     """Whether what was asked for is seen in the job."""
     if verb == "update":
-        return all(FIELDS[name].is_so(value, job, asked) for name, value in fields.items() if name in FIELDS)
-    return VERBS[verb].came_about(job, restarts)
+        return all(FIELDS[name].is_so(value, seen) for name, value in fields.items() if name in FIELDS)
+    return VERBS[verb].came_about(seen)

@@ -15,7 +15,7 @@ from slurm_plugins.act.desk import Desk
 from slurm_plugins.act.journal import NAME, Journal
 from slurm_plugins.act.slurm import Rights
 from slurm_plugins.client.errors import NoSuchJob, SlurmError, SlurmUnreachable
-from slurm_plugins.client.resources import Hosts, Tres
+from slurm_plugins.client.resources import Hosts
 from slurm_plugins.client.states import JobState
 from slurm_plugins.client.values import Job
 
@@ -38,7 +38,8 @@ class FakeSlurm:
         self.acts: list[list[str]] = []
         self.looks = 0
         self.known = Rights(True, "lab", 64030)
-        self.memory: int | None = 512000
+        self.most: int | None = 512000
+        self.asks: dict[str, int] = {}
         self.before_act: Callable[[], None] = lambda: None
 
     def job(self, job: str) -> Job:
@@ -52,8 +53,11 @@ class FakeSlurm:
     def rights(self) -> Rights:
         return self.known
 
+    def memory(self, job: str) -> dict[str, int]:
+        return self.asks
+
     def most_memory(self, partitions: Sequence[str]) -> int | None:
-        return self.memory
+        return self.most
 
     def act(self, argv: Sequence[str]) -> None:
         self.before_act()
@@ -66,6 +70,9 @@ class FakeSlurm:
         name = job.removeprefix("JobId=")
         if name not in self.jobs:
             raise NoSuchJob(name)
+        self.asks |= {
+            name: int(value) for name, _, value in (f.partition("=") for f in fields) if "Mem" in name
+        }
         self.jobs[name] = _done(self.jobs[name], verb, dict(field.split("=", 1) for field in fields))
         if self.deaf:
             raise SlurmUnreachable("slurmctld", "Socket timed out on send/recv operation")
@@ -83,10 +90,8 @@ def _done(job: Job, verb: str, fields: dict[str, str]) -> Job:
     for name, value in fields.items():
         if name == "ExcNodeList":
             job = replace(job, excluded_nodes=Hosts(value))
-        elif name == "MinMemoryNode":
-            job = replace(job, tres=Tres((("mem", (int(value) << 20) * (job.num_nodes or 1)),)))
-        elif name == "MinMemoryCPU":
-            job = replace(job, tres=Tres((("mem", (int(value) << 20) * (job.num_cpus or 1)),)))
+        elif name in ("MinMemoryNode", "MinMemoryCPU"):
+            continue
         else:
             assert name == "StartTime"
             job = replace(job, eligible=datetime.fromtimestamp(Clock.START, timezone.utc))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,15 +77,17 @@ def test_slurms_own_no_is_told(world):
 
 
 def test_a_job_that_started_first_is_not_said_to_be_held(world, tmp_path):
-    class Starts(type(world.slurm)):  # type: ignore[misc]
-        def act(self, argv):
-            super().act(argv)
-            self.jobs["7"] = job(7, JobState.RUNNING, priority=100)
+    def start():
+        if len(world.slurm.acts) == 0:
+            world.slurm.jobs["7"] = job(7, JobState.RUNNING, priority=100)
 
-    world.slurm.__class__ = Starts
+    world.slurm.before_act = start
     answer = world.ask("hold", "7")
     assert answer["result"] == "failed" and "started first" in answer["said"]
     assert held(tmp_path / "state") == ()
+    # Slurm takes the hold all the same, for the attempt after this one
+    assert world.slurm.jobs["7"].priority != 0
+    assert [argv[1] for argv in world.slurm.acts] == ["uhold", "release"]
 
 
 # --- what is refused: each row is a request and a word of the answer --------------------------------------------------
@@ -219,7 +220,7 @@ def test_an_arrays_task_is_requeued_by_its_own_number(tmp_path):
 
 @pytest.mark.parametrize(("most", "words"), [(3999, "gives, 3999 MiB"), (None, "not known")])
 def test_no_more_memory_than_the_partition_gives(world, most, words):
-    world.slurm.memory = most
+    world.slurm.most = most
     answer = world.ask("update", "9", fields={"MinMemoryNode": "4000"})
     assert answer["result"] == "refused" and words in answer["said"]
     assert world.slurm.acts == []
@@ -378,7 +379,6 @@ def test_a_silent_slurm_is_asked_nothing(world):
     ],
 )
 def test_an_answer_that_got_lost_is_found_out(world, verb, number, fields):
-    world.slurm.jobs["9"] = replace(world.slurm.jobs["9"], num_cpus=4)
     world.slurm.deaf = True
     line = json.dumps(world.request(verb, number, fields=fields)).encode()
     assert world.send(line)["result"] == "unknown"
