@@ -223,13 +223,14 @@ class NvmlReader:
         numbers = {metric.field: self._number(gpu.uuid, metric, handle) for metric in _METRICS}
         rates = self._ask(gpu.uuid, "nvmlDeviceGetUtilizationRates", handle)
         utilisation = _plausible(rates.gpu, 100) if rates is not None else None
-        return replace(
-            self._memory(GpuReading(gpu), handle),
+        return GpuReading(
+            gpu,
             utilisation=utilisation,
             recent=self._recent(gpu.uuid, handle, utilisation),
             throttle=self._throttle(gpu.uuid, handle),
             processes=self._processes(gpu.uuid, handle),
             **numbers,
+            **self._memory(gpu.uuid, handle),
             **self._slow(gpu.uuid, handle),
         )
 
@@ -263,16 +264,15 @@ class NvmlReader:
         self._sampled[gpu] = known[-1][0]
         return history(known, now, time.time())
 
-    def _memory(self, reading: GpuReading, handle: _Handle) -> GpuReading:
+    def _memory(self, gpu: str, handle: _Handle) -> dict[str, Any]:
         # Version 2 tells apart what the driver reserves; older drivers (before 510) count it as used.
-        gpu = reading.gpu.physical_uuid
         memory = self._ask(gpu, "nvmlDeviceGetMemoryInfo", handle, self._nvml.nvmlMemory_v2)
         if memory is None:
             memory = self._ask(gpu, "nvmlDeviceGetMemoryInfo", handle)
         if memory is None or not 0 < memory.total <= _MEMORY_HIGHEST:
-            return reading
+            return {}
         used = _plausible(memory.used, memory.total)
-        return replace(reading, memory_used_bytes=used, memory_total_bytes=memory.total)
+        return {"memory_used_bytes": used, "memory_total_bytes": memory.total}
 
     def _throttle(self, gpu: str, handle: _Handle) -> tuple[str, ...] | None:
         bits = self._ask_first(gpu, _THROTTLE_CALLS, handle)
@@ -349,8 +349,8 @@ class NvmlReader:
     def _read_instance(self, gpu: GpuIdentity) -> GpuReading:
         """Memory and processes; NVML tells no utilisation, power or clocks of a MIG instance, so they stay unknown."""
         handle = self._handles[gpu.uuid]
-        reading = self._memory(GpuReading(gpu), handle)
-        return replace(reading, processes=self._processes(gpu.physical_uuid, handle))
+        whole = gpu.physical_uuid
+        return GpuReading(gpu, processes=self._processes(whole, handle), **self._memory(whole, handle))
 
     # --- Xid events ---
 
