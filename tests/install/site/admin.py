@@ -142,6 +142,11 @@ class Admin:
         self.site.launch("gsubd", cluster.rootfs.argv(argv, user=cluster.daemon_user(gsubd.USER)))
         wait_for("gsubd", lambda: gsubd.answers(cluster.ports) and gsubd.keeps(cluster.ports))
 
+    def restart_gsubd(self) -> None:
+        """As systemd does it."""
+        self.stop("gsubd")
+        self.start_gsubd()
+
     def start_agents(self) -> None:
         """As their units do it."""
         prefix = self.site.prefix

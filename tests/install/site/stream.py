@@ -29,7 +29,8 @@ class Kind:
     denied: steps of `then`, from 1, that the site's slurm_job_modify refuses.
     state, code: the job's end in accounting.
     partition, features, minutes: what the site's rules make of it; empty or 0: not looked at.
-    jobs, nodes, attempts: how many jobs a submission makes, on how many nodes each, and how often it runs.
+    jobs, nodes: how many jobs a submission makes, and on how many nodes each.
+    earlier: nodes of an attempt before the last.
     """
 
     argv: tuple[str, ...]
@@ -43,7 +44,7 @@ class Kind:
     minutes: int = 0
     jobs: int = 1
     nodes: int = 1
-    attempts: int = 1
+    earlier: tuple[str, ...] = ()
 
 
 _NAMED: Final = ("--parsable", "--job-name=@TAG@", "--output=/dev/null")
@@ -90,16 +91,16 @@ KINDS: Final = {
         minutes=7,
     ),
     "requeued": Kind(
-        _sbatch("-Alab", "-G1", "--requeue", seconds=4),
+        _sbatch("-Alab", "-G1", "--requeue", "-wn1", seconds=60),
         then=(
             ("await", "RUNNING"),
+            ("wait", "1"),
             ("scontrol", "requeue", "@JOB@"),
             ("await", "PENDING"),
-            # at once, 22.05's slurmd still knows the first attempt's credential and runs no prolog
-            ("wait", "4"),
-            ("scontrol", "update", "JobId=@JOB@", "StartTime=now"),
+            # on another node: on the same one 22.05's slurmd knows the job for two minutes, and runs no prolog
+            ("scontrol", "update", "JobId=@JOB@", "ReqNodeList=n2", "StartTime=now"),
         ),
-        attempts=2,
+        earlier=("n1",),
         **_ON_GPUS,
     ),
     # through whatever happens meanwhile
@@ -174,8 +175,15 @@ class Stream:
             name: {"argv": filled(kind.argv), "then": [filled(step) for step in kind.then]}
             for name, kind in KINDS.items()
         }
+        with_rules = self.site.hooks != "none"
         clients = {
-            str(number): {"name": f"s{self.number}c{number}", "pace": pace, "kinds": ours}
+            str(number): {
+                "name": f"s{self.number}c{number}",
+                "pace": pace,
+                "kinds": [
+                    name for name in ours if with_rules or not (KINDS[name].refused or KINDS[name].denied)
+                ],
+            }
             for number, (_, pace, ours) in enumerate(CLIENTS)
         }
         return {"kinds": kinds, "clients": clients}
@@ -221,23 +229,22 @@ class Stream:
             return (
                 queue.returncode == 0
                 and all(
-                    state == "RUNNING" or (state == "PENDING" and why in {"JobHeldUser", "BeginTime"})
-                    for state, why, _ in rows
+                    state == "RUNNING" or (state == "PENDING" and why in _STANDING) for state, why, _ in rows
                 )
                 and all(self._holds(number) for number in range(len(CLIENTS)))
             )
 
-        wait_for("the stream's pause", settled)
+        wait_for("the stream's pause", settled, told=lambda: cluster.run(["squeue"]).stdout)
         mark = f"saved-{time.time_ns()}"
         cluster.run(["scontrol", "update", f"JobId={self._sentinel}", f"Comment={mark}"], check=True)
         state = cluster.paths.root / "spool/slurmctld/job_state"
         wait_for("slurmctld's saving", lambda: mark.encode() in state.read_bytes())
 
     def _holds(self, number: int) -> bool:
-        """A client is parked, or behind an srun that runs on."""
+        """A client is parked, or behind an srun that runs on or waits for room."""
         if (self.folder / f"parked.{number}").exists():
             return True
-        queue = self.site.cluster.run(["squeue", "-h", "-t", "RUNNING", "-o", "%j"]).stdout.split()
+        queue = self.site.cluster.run(["squeue", "-h", "-o", "%j"]).stdout.split()
         return any(
             name.startswith(f"s{self.number}c{number}-") and name.endswith(_INTERACTIVE) for name in queue
         )
@@ -260,7 +267,7 @@ class Stream:
             queue = cluster.run(["squeue", "-h", "-o", "%i %T %r"])
             return queue.returncode == 0 and not queue.stdout.strip()
 
-        wait_for("the queue's end", empty)
+        wait_for("the queue's end", empty, told=lambda: cluster.run(["squeue"]).stdout)
 
     def kill(self) -> None:
         """End the clients, whatever they do: after a failure."""
@@ -270,13 +277,17 @@ class Stream:
         self._clients.clear()
 
 
+_STANDING: Final = frozenset({"JobHeldUser", "BeginTime", "Resources", "Priority"})
+"""Reasons of pending jobs that stay as they are while no job ends."""
 _INTERACTIVE: Final = ("srun", "salloc", "srun-through")
 
 
-def wait_for(what: str, ready: Callable[[], _T | None], seconds: float = PATIENCE) -> _T:
-    """What `ready` gives once it is true. Raises AssertionError: not in that time."""
+def wait_for(
+    what: str, ready: Callable[[], _T | None], seconds: float = PATIENCE, told: Callable[[], str] = str
+) -> _T:
+    """What `ready` gives once it is true. Raises AssertionError: not in that time; `told` says more of it."""
     deadline = time.monotonic() + seconds
     while not (found := ready()):
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        assert time.monotonic() < deadline, f"waited in vain for {what} {told()}"
         time.sleep(0.1)
     return found

@@ -88,6 +88,7 @@ class Client:
             if word == "await":
                 deadline = time.monotonic() + 120
                 while self.state(job) not in rest and time.monotonic() < deadline:
+                    self.held()
                     time.sleep(0.3)
             elif word == "wait":
                 time.sleep(float(rest[0]))
