@@ -15,18 +15,28 @@ local folder = match(getinfo(1, "S").source, "^@(.*/)") or ""
 -- From 5.2 on a function can be asked whether it was reached by a tail call; 5.1 shows the lost call as a level.
 local TAIL = pcall(getinfo, 1, "t") and "t" or ""
 
--- The shim. What it loads is taken out of package.loaded again: the site's script finds Lua as it would without us.
-local function load_shim(settings)
-  local loaded, before = package.loaded, {}
-  for name in next, loaded do
+-- The names in a table, and what takes those out again that came since.
+local function as_it_was(all)
+  local before = {}
+  for name in next, all do
     before[name] = true
   end
-  local fine, shim = pcall(dofile, folder .. "gsub.lua")
-  for name in next, loaded do
-    if not before[name] then
-      loaded[name] = nil
+  return function()
+    for name in next, all do
+      if not before[name] then
+        rawset(all, name, nil)
+      end
     end
   end
+end
+
+-- The shim. Modules that it loads are forgotten again, and so are globals that they made: the site's script finds Lua as
+-- it would without us.
+local function load_shim(settings)
+  local forget_modules, forget_globals = as_it_was(package.loaded), as_it_was(G)
+  local fine, shim = pcall(dofile, folder .. "gsub.lua")
+  forget_modules()
+  forget_globals()
   assert(fine, shim)
   assert(type(shim) == "table" and type(shim.submit) == "function", "gsub.lua is cut short")
   return shim.setup(settings)
