@@ -54,7 +54,8 @@ def _site(sight: Sight) -> Iterator[Said]:
             f"not all may read {path} (mode {found.mode:04o}), and users' gsub must", f"chmod 0644 {path}"
         )
         return
-    modes = {site.policy.mode, *(part.mode for part in (*site.partitions.values(), *site.accounts.values()))}
+    modes = {site.policy.mode, *(part.mode for part in site.partitions.values())}
+    modes |= {account.mode for account in site.accounts.values()}
     told = ", ".join(mode for mode in ("observe", "advise", "enforce") if mode in modes)
     yield ok(f"{path}: cluster {site.cluster}, mode {told}")
 
@@ -265,19 +266,28 @@ def _number(value: Any) -> float:  # noqa: ANN401  (JSON's)
 def _unwell(sight: Sight) -> Iterator[Said]:
     if not sight.site.service.url:
         return
-    found: dict[str, list[str]] = {}
+    errors: dict[str, list[str]] = {}
+    details: dict[str, str] = {}
+    lesser: set[str] = set()
     for row in sight.told_nodes:
         events = row.get("unwell")
         for event in events if isinstance(events, list) else []:
-            if isinstance(event, dict) and event.get("state") in ("warning", "error", "fail", "unknown"):
-                found.setdefault(str(event.get("name")), []).append(str(row["name"]))
-    for name, nodes in sorted(found.items()):
+            if not isinstance(event, dict):
+                continue
+            name = str(event.get("name"))
+            if event.get("state") == "error":
+                errors.setdefault(name, []).append(str(row["name"]))
+                details.setdefault(name, str(event.get("detail") or ""))
+            else:
+                lesser.add(name)
+    for name, nodes in sorted(errors.items()):
         yield warning(
-            f"{name}: not well on {some(nodes)}",
-            "gsub's records tell more: GET /v1/nodes; see docs/health.md",
+            f"{name} on {some(nodes)}: {details[name]}", "docs/health.md has a remedy for each health check"
         )
-    if not found:
-        yield ok("no node has told of trouble")
+    if not errors:
+        yield ok(
+            f"health checks warn of {', '.join(sorted(lesser))}" if lesser else "no node has told of trouble"
+        )
 
 
 def _releases(sight: Sight) -> Iterator[Said]:
@@ -475,7 +485,8 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check(
         "nodes-unwell",
         "service",
-        "No node has told the service of trouble: a lost record, a driver that hangs, a failed health check.",
+        "No node has told the service of an error: records lost, a driver that hangs, a failed health check such as "
+        "that of its clock. Warnings of health checks are only named here.",
         "see docs/health.md",
         _unwell,
         CONTROLLER,

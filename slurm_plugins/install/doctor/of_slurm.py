@@ -25,9 +25,10 @@ from slurm_plugins.install.slurm_conf import BEGIN, END
 
 __all__ = ["CHECKS"]
 
-_NEWER: Final = 2
-"""Releases that a daemon may lag behind the one above it (Slurm's upgrade guide; three since 24.11)."""
-_ORDER: Final = ((22, 5), (23, 2), (23, 11), (24, 5), (24, 11), (25, 5), (25, 11), (26, 5))
+_ORDER: Final = (
+    *((20, 2), (20, 11), (21, 8), (22, 5), (23, 2), (23, 11)),
+    *((24, 5), (24, 11), (25, 5), (25, 11), (26, 5)),
+)
 _COMPARED: Final = (
     "ClusterName",
     "JobSubmitPlugins",
@@ -78,9 +79,11 @@ def _release(sight: Sight) -> Iterator[Said]:
         yield ok(f"Slurm {release}")
 
 
-def _behind(older: Version, newer: Version) -> int:
-    """How many releases lie between the two."""
-    return sum(older.release < step <= newer.release for step in _ORDER)
+def _too_old(older: Version, newer: Version) -> bool:
+    """Whether a daemon or command lags too far behind slurmctld: two releases are supported, three from 24.11 on."""
+    return sum(older.release < step <= newer.release for step in _ORDER) > (
+        2 if newer < Version(24, 11) else 3
+    )
 
 
 def _commands(sight: Sight) -> Iterator[Said]:
@@ -92,7 +95,7 @@ def _commands(sight: Sight) -> Iterator[Said]:
     daemon = sight.release
     if here.release > daemon.release:
         yield warning(f"commands here are {here}, newer than slurmctld ({daemon}): that is not supported")
-    elif _behind(here, daemon) > _NEWER:
+    elif _too_old(here, daemon):
         yield warning(f"commands here are {here}, too old for slurmctld ({daemon})")
     else:
         yield ok(f"commands here are {here}, slurmctld is {daemon}")
@@ -110,7 +113,7 @@ def _daemons(sight: Sight) -> Iterator[Said]:
         except SlurmError:
             continue
         seen[node.slurm_version] = seen.get(node.slurm_version, 0) + 1
-        if version.release > daemon.release or _behind(version, daemon) > _NEWER:
+        if version.release > daemon.release or _too_old(version, daemon):
             wrong.setdefault(node.slurm_version, []).append(node.name)
     for said, names in wrong.items():
         yield warning(f"slurmd {said} does not go with slurmctld {daemon} on {some(names)}")
@@ -235,14 +238,16 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check(
         "slurm-commands",
         "slurm",
-        "Slurm's commands on this host go with slurmctld: not newer, and not more than two releases older.",
+        "Slurm's commands on this host go with slurmctld: not newer, and not more than two releases older (three from "
+        "24.11 on).",
         "install the commands of slurmctld's release on this host",
         _commands,
     ),
     Check(
         "slurmd-versions",
         "slurm",
-        "Each node's slurmd goes with slurmctld: not newer, and not more than two releases older.",
+        "Each node's slurmd goes with slurmctld: not newer, and not more than two releases older (three from 24.11 "
+        "on).",
         "upgrade slurmdbd first, then slurmctld, then slurmd",
         _daemons,
         CONTROLLER,
