@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["selftest"]
 
+_INTERRUPTED: Final = 130
 _SLURM_CONF: Final = "/etc/slurm/slurm.conf"
 
 
@@ -55,6 +56,13 @@ _SLURM_CONF: Final = "/etc/slurm/slurm.conf"
     metavar="SECONDS",
     help="A job that has not started by then skips its scenario.  [default: 120]",
 )
+@click.option(
+    "--record",
+    type=click.FloatRange(1, 3600),
+    default=60.0,
+    metavar="SECONDS",
+    help="A record that is not whole so long after a job's end counts as missing.  [default: 60]",
+)
 @click.option("--only", multiple=True, metavar="NAME", help="This scenario; may be repeated.")
 @click.option("--no-pause", is_flag=True, help="Never stop gsubd for a moment (hung-service).")
 @click.option("--stop-service", is_flag=True, help="Stop gsubd's unit for some seconds too (dead-service).")
@@ -75,6 +83,7 @@ def selftest(
     nodes: int,
     time_limit: int,
     wait: float,
+    record: float,
     only: tuple[str, ...],
     no_pause: bool,
     stop_service: bool,
@@ -105,7 +114,7 @@ def selftest(
             fix="gsub admin selftest --partition P; 'sinfo -s' lists them",
             exit_code=USAGE,
         )
-    bounds = Bounds(partition, account, qos, nodes, time_limit, wait, not no_pause, stop_service)
+    bounds = Bounds(partition, account, qos, nodes, time_limit, wait, record, not no_pause, stop_service)
     with _output(output) as file:
         run = _found(bounds, user, slurm_conf, prefix)
         run.agree(yes=yes, terse=as_json)
@@ -119,7 +128,7 @@ def selftest(
     if not as_json:
         run.sum_up(output)
     if run.interrupted:
-        raise KeyboardInterrupt
+        return _INTERRUPTED
     return FAILED if any(one.outcome.level == "failed" for one in run.results) else 0
 
 

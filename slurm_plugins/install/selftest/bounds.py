@@ -25,6 +25,7 @@ class Bounds:
     nodes: most nodes of one job, 1 or 2.
     minutes: time limit of each job.
     wait: seconds that a job may stay pending until its scenario is skipped.
+    record: seconds from a job's end to its whole record: the agent's report, its delivery, a retry.
     pause: whether gsubd may be stopped for at most 3 s, to see that nobody waits for it.
     stop_service: whether gsubd's unit may be stopped and started again.
     """
@@ -35,11 +36,14 @@ class Bounds:
     nodes: int = 2
     minutes: int = 1
     wait: float = 120.0
+    record: float = 60.0
     pause: bool = True
     stop_service: bool = False
 
     def price(self, gpus: int) -> str:
         """What a run costs at most; `gpus`: those of a job, 0 in a partition without any."""
-        each = f"of {gpus} GPU and {self.minutes} min" if gpus else f"of 1 CPU and {self.minutes} min"
-        most = f"{_RUNNING * self.minutes} {'GPU' if gpus else 'CPU'}-minutes"
-        return f"at most {MOST_JOBS} jobs named {JOB_NAME}, each {each} at most; in all at most {most}"
+        unit = "GPU" if gpus else "CPU"
+        return (
+            f"at most {MOST_JOBS} jobs named {JOB_NAME}, nice'd; those that start take 1 {unit} for at most "
+            f"{self.minutes} min each, {_RUNNING * self.minutes} {unit}-minutes in all"
+        )

@@ -74,7 +74,7 @@ def _asked(world: World) -> tuple[Asked, int]:
     """A job that asks gsub to tell all. A busy machine may answer after the shim's deadline: then again."""
     queue = world.queue
     for tries in range(1, _TRIES + 1):
-        asked = queue.submit("decision", gpus=world.gpus, later=True, word="explain")
+        asked = queue.submit("decision", gpus=queue.open_gpus, later=True, word="explain")
         if asked.said:
             break
         if tries < _TRIES:
@@ -104,7 +104,7 @@ def opt_out(world: World) -> Steps:
     world.needs_gpus()
     queue = world.queue
     twin = world.twin()
-    asked = queue.submit("opt-out", gpus=world.gpus, later=True, word="explain", comment="gsub:off")
+    asked = queue.submit("opt-out", gpus=queue.open_gpus, later=True, word="explain", comment="gsub:off")
     assert asked.job is not None and twin.job is not None  # noqa: S101 - submit() made them
     changed = differences(queue.shown(twin.job), queue.shown(asked.job), but=_COMMENT)
     queue.cancel(asked.job)

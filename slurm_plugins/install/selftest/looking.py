@@ -143,6 +143,9 @@ def _probe(queue: Queue) -> None:
             why=asked.last,
             fix="name another --user, --account, --qos or --partition",
         )
+    queue.open_gpus = queue.gpus
+    if queue.gpus and not queue.ask("probe", gpus=2, only=True, word="off").code:
+        queue.open_gpus = 2
 
 
 def _mode(site: Site, bounds: Bounds, who: Submitter, reader: Runner) -> Mode:

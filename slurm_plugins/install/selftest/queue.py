@@ -92,7 +92,8 @@ class Queue:
     """The jobs of one run.
 
     `client` and `reader` ask Slurm as who we are, `writer` runs sbatch: its `run` is told the command as the
-    submitter's. `cpu_jobs`: whether the partition takes jobs without GPUs, and `gpus` how many the others ask for.
+    submitter's. `cpu_jobs`: whether the partition takes jobs without GPUs; `gpus`: how many the others ask for that
+    start; `open_gpus`: those that do not start. With 2 there is a shape that gsub closes.
     """
 
     client: SlurmClient
@@ -102,6 +103,7 @@ class Queue:
     bounds: Bounds
     clock: Clock
     gpus: int = 1
+    open_gpus: int = 1
     cpu_jobs: bool = True
     mark: str = field(default_factory=lambda: secrets.token_hex(4))
     made: list[int] = field(default_factory=list)

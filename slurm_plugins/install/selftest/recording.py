@@ -19,10 +19,8 @@ _SLEEPS: Final = 5.0
 """Seconds that the script of the measured job takes."""
 _RUN_SECONDS: Final = 60.0
 """What a job may take beyond its time limit until Slurm says that it has ended."""
-_RECORD_SECONDS: Final = 60.0
-"""From a job's end to its whole record: the agent's report, its delivery, a retry."""
-_WORD_SECONDS: Final = 100.0
-"""Until the service has Slurm's word on a job's state: two of its looks, and slurmdbd's delay."""
+_WORD_SECONDS: Final = 70.0
+"""Beyond that, until the service has Slurm's word on a job's state: two of its looks, and slurmdbd's delay."""
 _HELD_UP: Final = 5.0
 """Seconds that Slurm and both hooks may take around a script; the hooks end within half a second each."""
 _EXIT: Final = 7
@@ -247,9 +245,10 @@ def _recorded(world: World, asked: Asked, restarts: int) -> Generator[None, None
 
     def late() -> Outcome:
         if _attempt(world, number, restarts) is not None:
-            return failed(f"{_RECORD_SECONDS:.0f} s after the job's end its record has no end", _AGENT)
+            return failed(f"{world.bounds.record:.0f} s after the job's end its record has no end", _AGENT)
         return failed(
-            f"{_RECORD_SECONDS:.0f} s after the job's end there is no record of it{_silent(world)}", _AGENT
+            f"{world.bounds.record:.0f} s after the job's end there is no record of it{_silent(world)}",
+            _AGENT,
         )
 
     return (yield from _asking(world, whole, "the record", late=late))
@@ -291,10 +290,11 @@ def _asking(
     ready: Callable[[], _T | None],
     what: str,
     *,
-    seconds: float = _RECORD_SECONDS,
+    seconds: float | None = None,
     late: Callable[[], Outcome] | None = None,
 ) -> Generator[None, None, _T]:
-    """What the service answers, once it does; it may be away for a moment."""
+    """What the service answers, once it does; it may be away for a moment. `seconds`: not those of the bounds."""
+    seconds = world.bounds.record if seconds is None else seconds
     why = ""
 
     def once() -> _T | None:

@@ -73,17 +73,17 @@ def _silent(
         lambda: _decided(world, what),
         lambda: skipped("gsubd makes no decisions as it is, so its silence shows nothing"),
     )
-    plain = queue.ask(what, gpus=world.gpus, only=True, word="off")
+    plain = queue.ask(what, gpus=world.queue.open_gpus, only=True, word="off")
     try:
         silence()
     except HaltError as error:
         return skipped(f"gsubd was not stopped: {error}")
     try:
         began = queue.clock.now()
-        job = queue.submit(what, gpus=world.gpus, later=True, word="explain")
+        job = queue.submit(what, gpus=world.queue.open_gpus, later=True, word="explain")
         asked = [job] if queue.clock.now() < began + seconds else []
         while asked and len(asked) < _ASKED:
-            one = queue.ask(what, gpus=world.gpus, only=True, word="explain")
+            one = queue.ask(what, gpus=world.queue.open_gpus, only=True, word="explain")
             if queue.clock.now() >= began + seconds:
                 break
             asked.append(one)
@@ -137,5 +137,5 @@ def _judged(world: World, twin: Asked, job: Asked, plain: Asked, asked: list[Ask
 
 
 def _decided(world: World, what: str) -> bool | None:
-    asked = world.queue.ask(what, gpus=world.gpus, only=True, word="explain")
+    asked = world.queue.ask(what, gpus=world.queue.open_gpus, only=True, word="explain")
     return True if asked.said else None

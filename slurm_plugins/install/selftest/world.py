@@ -94,7 +94,9 @@ class World:
 
     def twin(self) -> Asked:
         """A job with a GPU of which gsub is told nothing: what Slurm alone makes of it."""
-        return self.once("twin", lambda: self.queue.submit("twin", gpus=self.gpus, later=True, word="off"))
+        return self.once(
+            "twin", lambda: self.queue.submit("twin", gpus=self.queue.open_gpus, later=True, word="off")
+        )
 
     def written(self, digest: str) -> Mapping[str, Any] | None:
         """The decision that gsubd wrote down about the script of that digest; None: none so far."""
