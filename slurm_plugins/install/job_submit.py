@@ -112,7 +112,7 @@ def _head(text: bytes) -> tuple[bytes, bytes]:
 def _line(libexec: Path, settings: bytes) -> bytes:
     return (
         b'do local fine, why = pcall(function() assert(dofile("%s"), "chain.lua is cut short")({%s}) end) '
-        b'if not fine then slurm.log_error("%%s", "gsub is left out: " .. tostring(why)) end end'
+        b'if not fine then slurm.log_error("%%s", "gsub is left out: " .. tostring(why):gsub("%%s+", " ")) end end'
     ) % (_quoted(str(libexec / "chain.lua")), settings)
 
 

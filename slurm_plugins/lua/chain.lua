@@ -9,7 +9,7 @@
 local assert, dofile, next, pcall, rawset, select, tonumber, tostring, type =
   assert, dofile, next, pcall, rawset, select, tonumber, tostring, type
 local getinfo, sethook, getmetatable = debug.getinfo, debug.sethook, debug.getmetatable
-local match, slurm, G = string.match, slurm, _G
+local gsub, match, slurm, G = string.gsub, string.match, slurm, _G
 
 local folder = match(getinfo(1, "S").source, "^@(.*/)") or ""
 -- From 5.2 on a function can be asked whether it was reached by a tail call; 5.1 shows the lost call as a level.
@@ -130,7 +130,7 @@ local function at_the_end_of(main, done)
       -- An error here would be one of the script's.
       local fine, why = pcall(done)
       if not fine then
-        pcall(slurm.log_error, "%s", "gsub is left out: " .. tostring(why))
+        pcall(slurm.log_error, "%s", "gsub is left out: " .. gsub(tostring(why), "%s+", " "))
       end
     end
   end, "r")

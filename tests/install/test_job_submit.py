@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from slurm_plugins.install.job_submit import (
@@ -39,8 +39,8 @@ SITE = b"function slurm_job_submit() return 0 end\nfunction slurm_job_modify() r
 @example(b"")
 @example(b"#")
 def test_they_come_out_to_the_byte(text: bytes) -> None:
-    if text.startswith((b"\x1bLua", b"\xef\xbb\xbf\x1bLua")):
-        return
+    assume(not text.startswith((b"\x1bLua", b"\xef\xbb\xbf\x1bLua")))
+    assume(b">>> gsub" not in text and b"<<< gsub" not in text)
     with_ours = chained(text, LAYOUT)
     assert is_chained(with_ours)
     assert not is_chained(text)
