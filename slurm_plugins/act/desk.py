@@ -237,6 +237,8 @@ class Desk:
         for name, value in fields.items():
             why = why or FIELDS[name].against(value, job)
         why = why or self._too_much_memory(fields, job)
+        if why and request.verb == "release":
+            self._forget(request.job, why)  # by whoever released it, or holds it now
         if why:
             raise _RefusedError(why)
 

@@ -1,0 +1,282 @@
+"""gsub-act on a real Slurm: it does what its table says, and gsubd's user can do nothing without it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from slurm_plugins.act.journal import held
+from tests.act.conftest import Acting
+
+pytestmark = pytest.mark.root
+
+
+def test_a_hold_is_made_and_taken_back(acting: Acting) -> None:
+    job = acting.waiting()
+    answer = acting.ask("hold", job, why="smoke: import_error", by="v-11111111")
+    assert answer["result"] == "done", answer
+    assert (acting.shown(job)["Priority"], acting.shown(job)["Reason"]) == ("0", "JobHeldUser")
+    (found,) = [found for found in held(acting.cluster.paths.act_state) if found.job == job]
+    assert (found.job, found.by, found.why) == (job, "v-11111111", "smoke: import_error")
+    assert acting.ask("release", job)["result"] == "done"
+    assert acting.shown(job)["Priority"] != "0"
+    assert job not in [found.job for found in held(acting.cluster.paths.act_state)]
+
+
+def test_the_user_may_release_what_gsub_holds(acting: Acting) -> None:
+    job = acting.waiting()
+    acting.ask("hold", job)
+    done = acting.cluster.run(["scontrol", "release", job], user=acting.user)
+    assert done.returncode == 0, done.stderr
+    assert acting.shown(job)["Priority"] != "0"
+    assert "not held" in acting.ask("release", job)["said"]
+    assert job not in [found.job for found in held(acting.cluster.paths.act_state)]
+
+
+def test_a_failed_job_runs_again_at_once_off_the_node_with_more_memory(acting: Acting) -> None:
+    job = acting.failed("--nodes=1", "--mem=1000M", "--exclude=n2")
+    assert acting.ask("requeue", job)["result"] == "done"
+    shown = acting.shown(job)
+    assert (shown["JobState"], shown["Restarts"]) == ("PENDING", "1")
+    refused = acting.ask("update", job, fields={"ExcNodeList": "n1"})
+    assert refused["result"] == "refused" and "n2" in refused["said"]  # the user's own stays
+    # off both nodes it cannot start, so that what was set can be seen
+    for fields in ({"ExcNodeList": "n[1-2]"}, {"MinMemoryNode": "3000"}, {"StartTime": "now"}):
+        answer = acting.ask("update", job, fields=fields)
+        assert answer["result"] == "done", answer
+    shown = acting.shown(job)
+    assert (shown["ExcNodeList"], shown["MinMemoryNode"]) == ("n[1-2]", "3000M")
+    assert shown["Restarts"] == "1" and shown["EligibleTime"] <= time.strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def test_requeuehold_holds_until_released(acting: Acting) -> None:
+    job = acting.failed()
+    assert acting.ask("requeuehold", job, until=time.time() + 600)["result"] == "done"
+    shown = acting.shown(job)
+    assert (shown["JobState"], shown["Priority"], shown["Restarts"]) == ("PENDING", "0", "1")
+    assert job in [found.job for found in held(acting.cluster.paths.act_state)]
+    assert acting.ask("release", job)["result"] == "done"
+    assert acting.shown(job)["Priority"] != "0"
+
+
+def test_one_task_of_an_array(acting: Acting) -> None:
+    array = acting.submit("--array=1-2", "--requeue", wrap="exit $((SLURM_ARRAY_TASK_ID - 1))")
+    acting.wait(lambda: acting.shown(f"{array}_2")["JobState"] == "FAILED")
+    acting.wait(lambda: acting.shown(f"{array}_1")["JobState"] == "COMPLETED")
+    assert acting.ask("requeue", f"{array}_1")["result"] == "refused"
+    assert acting.ask("requeue", f"{array}_2")["result"] == "done"
+    assert acting.shown(f"{array}_2")["Restarts"] == "1"
+    assert acting.shown(f"{array}_1")["Restarts"] == "0"
+
+
+def test_what_it_does_not_do(acting: Acting) -> None:
+    running, waiting = acting.submit(), acting.waiting()
+    acting.wait(lambda: acting.shown(running)["JobState"] == "RUNNING")
+    before = acting.shown(running), acting.shown(waiting)
+    roots = acting.cluster.run(
+        ["sbatch", "--parsable", "-H", "-o/dev/null", "--wrap=:"], check=True
+    ).stdout.strip()
+    rows = [
+        (acting.request("cancel", running), "no verb of ours"),
+        (acting.request("hold", running), "only a pending job"),
+        (acting.request("requeue", running), "only a job that failed"),
+        (acting.request("update", waiting, fields={"TimeLimit": "UNLIMITED"}), "no field of ours"),
+        (acting.request("update", waiting, fields={"AdminComment": "x"}), "no field of ours"),
+        (acting.request("update", waiting, fields={"ExcNodeList": "n1"}), "never requeued"),
+        (acting.request("hold", waiting, cluster="other"), "another cluster"),
+        (acting.request("hold", "999999"), "no such job"),
+        (acting.request("hold", roots), "left alone"),
+        (acting.request("release", waiting), "does not hold"),
+    ]
+    for request, words in rows:
+        answer = acting.send(request)
+        assert answer["result"] == "refused" and words in answer["said"], (request, answer)
+        assert acting.journal()[-1]["event"] == "refused"
+    same = ("JobState", "Priority", "TimeLimit", "Restarts", "ExcNodeList")
+    for job, shown in zip((running, waiting), before, strict=True):
+        assert {name: acting.shown(job)[name] for name in same} == {name: shown[name] for name in same}
+    acting.cluster.run(["scancel", roots])
+
+
+def test_more_memory_than_a_node_has_is_refused(acting: Acting) -> None:
+    job = acting.failed()
+    acting.ask("requeue", job)
+    answer = acting.ask("update", job, fields={"MinMemoryNode": "512001"})
+    assert answer["result"] == "refused" and "512000 MiB" in answer["said"], answer
+
+
+def test_only_gsubd_and_root_are_heard(acting: Acting) -> None:
+    job = acting.waiting()
+    assert stat.S_IMODE(acting.cluster.paths.act_socket.stat().st_mode) == 0o660
+    # the socket's own user may connect, and is no caller
+    answer = acting.ask("hold", job, as_user="gsub-act")
+    assert answer["result"] == "refused" and "only gsubd's user" in answer["said"]
+    last = acting.journal()[-1]
+    assert (last["event"], last["uid"]) == ("refused", acting.cluster.daemon_user("gsub-act").uid)
+    for user in (acting.user, "slurm"):
+        with pytest.raises(AssertionError, match="Permission denied"):
+            acting.ask("hold", job, as_user=user)
+    assert acting.shown(job)["Priority"] != "0"
+    assert acting.ask("hold", job, as_user="root")["result"] == "done"
+
+
+def test_gsubds_user_can_do_nothing_to_slurm_by_itself(acting: Acting) -> None:
+    job, failed, running = acting.waiting(), acting.failed(), acting.submit()
+    acting.wait(lambda: acting.shown(running)["JobState"] == "RUNNING")
+    commands = [
+        f"scontrol hold {job}", f"scontrol uhold {job}", f"scontrol release {job}", f"scontrol requeue {failed}",
+        f"scontrol requeuehold {failed}", f"scontrol update JobId={job} TimeLimit=1", f"scontrol suspend {running}",
+        f"scontrol update JobId={job} AdminComment=x", f"scontrol update JobId={job} StartTime=now",
+        f"scontrol top {job}",
+        "scontrol update NodeName=n1 State=DRAIN Reason=x", "scontrol update PartitionName=gpu State=DOWN",
+        "scontrol create reservation Nodes=n1 Users=gsub StartTime=now Duration=1", "scontrol reconfigure",
+        "scontrol delete PartitionName=debug", f"scancel {running}", f"scancel --signal=USR1 {running}",
+        "sacctmgr -i add user gsub account=lab adminlevel=Operator", "sacctmgr -i modify user user1 set maxjobs=0",
+        "sacctmgr -i delete account lab", "sacctmgr -i modify qos normal set priority=1",
+    ]  # fmt: skip
+    before = _standing(acting, job, failed, running)
+    for command in commands:
+        done = acting.as_daemon("gsub", command.split())
+        assert done.returncode != 0, f"{command}: {done.stdout}{done.stderr}"
+    assert _standing(acting, job, failed, running) == before
+    # and the same user through gsub-act
+    assert acting.ask("hold", job)["result"] == "done"
+    assert acting.ask("requeue", failed)["result"] == "done"
+
+
+def _standing(acting: Acting, *jobs: str) -> list[str]:
+    same = ("JobState", "Priority", "TimeLimit", "Restarts", "Reason")
+    shown = [f"{job} {[acting.shown(job)[name] for name in same]}" for job in jobs]
+    asked = [
+        ["sinfo", "-h", "-N", "-o", "%N %P %a %E"],
+        ["sacctmgr", "-nP", "show", "assoc", "format=account,user,maxjobs"],
+        ["sacctmgr", "-nP", "show", "user", "format=user,adminlevel"],
+        ["sacctmgr", "-nP", "show", "qos", "format=name,priority"],
+        ["scontrol", "-o", "show", "reservation"],
+    ]
+    return shown + [
+        line
+        for command in asked
+        for line in sorted(acting.cluster.run(command, check=True).stdout.splitlines())
+    ]
+
+
+def test_the_off_switch_and_the_modes(acting: Acting) -> None:
+    job, other = acting.waiting(), acting.waiting()
+    assert acting.ask("hold", job, until=time.time() + 900)["result"] == "done"
+    off = acting.cluster.paths.etc / "act.off"
+    off.touch()
+    try:
+        assert "switched gsub-act off" in acting.ask("hold", other)["said"]
+        acting.wait(lambda: acting.shown(job)["Priority"] != "0")
+    finally:
+        off.unlink()
+    text = acting.cluster.paths.site.read_text()
+    acting.ask("hold", job, until=time.time() + 900)
+    acting.cluster.write_site(text.replace('mode = "enforce"', 'mode = "observe"'))
+    try:
+        acting.wait(lambda: "in observe" in acting.ask("requeue", other)["said"])
+        assert acting.ask("hold", other)["result"] == "refused"
+        assert acting.ask("release", job)["result"] == "done"
+    finally:
+        acting.cluster.write_site(text)
+    acting.wait(lambda: "only a job that failed" in acting.ask("requeue", other)["said"])
+
+
+def test_at_its_end_it_lets_go_what_it_holds(acting: Acting) -> None:
+    job = acting.waiting()
+    acting.ask("hold", job, until=time.time() + 900)
+    acting.cluster.stop("gsub-act")
+    try:
+        assert acting.shown(job)["Priority"] != "0"
+        assert held(acting.cluster.paths.act_state) == ()
+        (let_go,) = [
+            line for line in acting.journal() if line.get("job") == job and line.get("why") == "gsub-act ends"
+        ]
+        assert (let_go["event"], let_go["verb"]) == ("asked", "release")
+    finally:
+        acting.cluster.start("gsub-act")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_beside_its_command_it_finds_out_what_became_of_it(
+    acting: Acting, tmp_path: Path, when: str
+) -> None:
+    """A scontrol that kills gsub-act before it has done what it was told, or after."""
+    cluster = acting.cluster
+    job = acting.failed()
+    text = cluster.paths.site.read_text()
+    folder = cluster.paths.root / f"bin-{when}"
+    folder.mkdir(exist_ok=True)
+    body = {
+        "before": 'if [ "$1" = requeue ]; then kill -9 $PPID; exit 1; fi\nexec /usr/bin/scontrol "$@"\n',
+        "after": '/usr/bin/scontrol "$@"; rc=$?\nif [ "$1" = requeue ]; then kill -9 $PPID; fi\nexit $rc\n',
+    }[when]
+    (folder / "scontrol").write_text(f"#!/bin/sh\n{body}")
+    (folder / "scontrol").chmod(0o755)
+    request = acting.request("requeue", job)
+    cluster.write_site(text.replace("[slurm]\n", f'[slurm]\nbin = "{folder}"\n'))
+    cluster.restart("gsub-act")
+    try:
+        with pytest.raises(ValueError):  # it ends without an answer
+            acting.send(request)
+        acting.wait(lambda: "gsub-act" not in cluster.daemons())
+    finally:
+        cluster.write_site(text)
+        cluster.start("gsub-act")
+    asked = [line for line in acting.journal() if line.get("id") == request["id"]]
+    assert asked[0]["event"] == "asked"
+    if when == "after":
+        acting.wait(lambda: acting.send(request)["result"] == "done")
+        assert acting.journal()[-1]["event"] == "done"
+    else:
+        answer = acting.send(request)
+        assert answer["result"] == "unknown" and answer["repeat"]
+        assert "not been settled" in acting.ask("requeue", job)["said"]
+    assert acting.shown(job)["Restarts"] == ("1" if when == "after" else "0")
+
+
+def test_who_may_not_act_is_told_so_at_the_start(acting: Acting, tmp_path: Path) -> None:
+    cluster = acting.cluster
+    argv = [f"{cluster.paths.venv}/bin/gsub-act", f"--socket={tmp_path}/act.sock", f"--state={tmp_path}"]
+    for user, words in (
+        ("gsub", ("gsub", "Operator", "sacctmgr -i add user")),
+        ("slurm", ("SlurmUser", "--as-slurm-user")),
+        ("root", ("root",)),
+    ):
+        done = acting.as_daemon(user, argv)
+        assert done.returncode == 2, done.stderr
+        assert len(done.stderr.splitlines()) == 3
+        for word in words:
+            assert word in done.stderr
+
+
+def test_as_slurm_user_where_a_site_says_so(acting: Acting, tmp_path: Path) -> None:
+    """What a site without slurmdbd does."""
+    cluster = acting.cluster
+    folder = cluster.paths.root / "as-slurm"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    slurm = cluster.daemon_user("slurm")
+    os.chown(folder, slurm.uid, slurm.gid)
+    import subprocess
+
+    argv = [
+        f"{cluster.paths.venv}/bin/gsub-act",
+        f"--socket={folder}/act.sock",
+        f"--state={folder}",
+        "--as-slurm-user",
+    ]
+    line = cluster.rootfs.argv([*argv, f"--group={slurm.gid}"], user=slurm, cwd=Path("/"))
+    process = subprocess.Popen(line, env=cluster.env, cwd="/", stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        assert "answering" in process.stderr.readline()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+    assert process.returncode == 0
