@@ -120,7 +120,7 @@ def selftest(
         run.agree(yes=yes, terse=as_json)
         run.go(chosen, terse=as_json)
         if file or as_json:
-            text = run.document()
+            text = run.document(doctor=not only)
             if file:
                 file.write(text)
             if as_json:
@@ -258,8 +258,8 @@ class _Run:
         except KeyboardInterrupt:
             self.interrupted = True
 
-    def document(self) -> str:
-        """The result file."""
+    def document(self, *, doctor: bool) -> str:
+        """The result file, with doctor's findings or without."""
         from gsub import __version__
         from slurm_plugins.install.selftest.looking import names_of
         from slurm_plugins.install.selftest.report import Facts, Pseudonyms, as_text, document
@@ -277,16 +277,14 @@ class _Run:
             interrupted=self.interrupted,
         )
         names = Pseudonyms(names_of(world, self.layout))
-        return as_text(document(facts, self.results, None if self.interrupted else self._doctor(), names))
+        findings = self._doctor() if doctor and not self.interrupted else None
+        return as_text(document(facts, self.results, findings, names))
 
-    def _doctor(self) -> tuple[Finding, ...] | None:
-        """What doctor finds here; None where it cannot be asked."""
-        try:
-            from slurm_plugins.install.doctor import diagnose
-        except ImportError:
-            return None
-        found: tuple[Finding, ...] = tuple(diagnose(self.host, self.layout))
-        return found
+    def _doctor(self) -> tuple[Finding, ...]:
+        from gsub import __version__
+        from slurm_plugins.install.doctor import Question, diagnose
+
+        return diagnose(self.host, self.layout, Question(release=__version__))
 
     def sum_up(self, output: Path | None) -> None:
         """The last lines."""
