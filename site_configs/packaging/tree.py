@@ -31,6 +31,7 @@ UNITS: Final = {
     "gsub": {"gsubd.sysusers.conf": "usr/lib/sysusers.d/gsub.conf"},
     "gsub-service": {
         "gsubd.service": "usr/lib/systemd/system/gsubd.service",
+        "gsub-act.service": "usr/lib/systemd/system/gsub-act.service",
         "gsub-act.sysusers.conf": "usr/lib/sysusers.d/gsub-act.conf",
     },
     "gsub-node": {

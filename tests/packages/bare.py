@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -60,7 +61,7 @@ class BareHost:
         self.root = folder / "host"
         subprocess.run(["cp", "-a", bare_root(suite), self.root], check=True)
         self._init: subprocess.Popen[str] | None = None
-        self._pid = 0
+        self.pid = 0
         self._daemons: dict[str, subprocess.Popen[str]] = {}
         self.logs = folder / "logs"
         self.logs.mkdir()
@@ -83,7 +84,7 @@ class BareHost:
         )
         assert self._init.stdout and self._init.stdout.readline() == "ready\n"
         children = Path(f"/proc/{self._init.pid}/task/{self._init.pid}/children")
-        self._pid = int(children.read_text())
+        self.pid = int(children.read_text())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -108,7 +109,7 @@ class BareHost:
         become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups"] if user else []
         return [
             "nsenter",
-            f"--target={self._pid}",
+            f"--target={self.pid}",
             *spaces,
             "--",
             "chroot",
@@ -157,13 +158,18 @@ class BareHost:
                 text=True,
             )
 
-    def stop(self, name: str) -> None:
-        """End a daemon as systemd does: SIGTERM to it."""
+    def stop(self, name: str, by: signal.Signals = signal.SIGTERM) -> None:
+        """End a daemon as systemd does, by a signal to it."""
         daemon = self._daemons.pop(name)
         children = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text().split()
         for child in children:
-            os.kill(int(child), 15)
+            os.kill(int(child), by)
         daemon.wait(30)
+
+    def mount(self, kind: str, place: str, options: str) -> None:
+        """Mount a file system in the host's tree; it is seen there alone."""
+        line = ["mount", "-t", kind, "-o", options, kind, f"{self.root}{place}"]
+        subprocess.run(["nsenter", f"--target={self.pid}", "--mount", "--", *line], check=True)
 
     def copy(self, *paths: Path, to: str) -> None:
         """Copy files of ours into a folder here."""

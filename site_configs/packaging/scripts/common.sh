@@ -6,14 +6,15 @@ SLURM="/etc/slurm/slurm.conf /etc/slurm-llnl/slurm.conf /usr/local/etc/slurm.con
 
 say() { printf 'gsub: %s\n' "$*" >&2; }
 
-still_named() { # tells where Slurm names our hooks or shim; fails where it does not
+still_named() { # tells where Slurm names our hooks or shim, or has our block of lines; fails where it does not
+    [ -z "${GSUB_REMOVE_ANYWAY:-}" ] || return 1
     read=
     set -- "$(sed -n 's/^[[:space:]]*conf[[:space:]]*=[[:space:]]*"\([^"]*\)".*/\1/p' /etc/gsub/site.toml 2>/dev/null | head -n 1)"
     for conf in "$1" $SLURM; do
         [ -r "$conf" ] || continue
         read=1
         for file in "$conf" "${conf%/*}"/*.conf; do
-            if grep -qs "^[^#]*$LIBEXEC/" "$file"; then printf '%s\n' "$file"; return 0; fi
+            if grep -qs -e "^[^#]*$LIBEXEC/" -e '^# *>>> gsub' "$file"; then printf '%s\n' "$file"; return 0; fi
         done
         if grep -vs '^[[:space:]]*--' "${conf%/*}/job_submit.lua" | grep -q "$LIBEXEC/"; then
             printf '%s\n' "${conf%/*}/job_submit.lua"
@@ -24,11 +25,16 @@ still_named() { # tells where Slurm names our hooks or shim; fails where it does
     [ -z "$read" ] && timeout -k 1 5 scontrol show config 2>/dev/null | grep -q "$LIBEXEC/" && echo "slurmctld's configuration"
 }
 
-refuse_while_named() { # PACKAGE: a hook that slurm.conf names and that is not there drains the node
-    [ -z "${GSUB_REMOVE_ANYWAY:-}" ] && named=$(still_named) || return 0
-    say "$1 stays: $named still names $LIBEXEC, and nodes whose hooks are gone would be drained."
+refuse_while_named() { # PACKAGE: what Slurm is told to run is to be there, or jobs fail and nodes are drained
+    named=$(still_named) || return 0
+    say "$1 stays: $named still names gsub, whose hooks and shim would be gone; that can drain nodes."
     say "First, on slurmctld's host: gsub admin rollback. Then remove $1 again (GSUB_REMOVE_ANYWAY=1 skips this)."
     exit 1
+}
+
+take_back() { # ROLE: what `gsub admin install` has put on this host, when Slurm has let go of it
+    GSUB_RECEIPTS=off timeout -k 5 120 /opt/gsub/bin/gsub admin rollback --role "$1" --yes </dev/null >&2 ||
+        say "not all of gsub could be taken off this host; see above"
 }
 
 make_user() { # USER FILE: by sysusers.d, unless the site has made it

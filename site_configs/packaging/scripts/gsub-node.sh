@@ -5,7 +5,7 @@ installed() { # VERSION-BEFORE, empty for a first time
         say "the hooks that slurmd runs are as they were; to bring them up to date: gsub admin upgrade"
     else
         # Copies in $LIBEXEC that nothing names before slurm.conf does. A node that fails here is told of by the controller.
-        timeout -k 5 120 /opt/gsub/bin/gsub admin install --role node --yes </dev/null >&2 ||
+        GSUB_RECEIPTS=off timeout -k 5 120 /opt/gsub/bin/gsub admin install --role node --yes </dev/null >&2 ||
             say "the hooks are not in place; try again: gsub admin install --role node"
     fi
     start_unit gsub-noded.service
@@ -14,6 +14,7 @@ resumed() { start_unit gsub-noded.service; }
 upgrading() { :; }
 removing() {
     refuse_while_named gsub-node
+    take_back node
     stop_unit gsub-noded.service
     disable_unit gsub-noded.service
 }

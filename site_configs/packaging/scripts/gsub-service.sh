@@ -17,6 +17,7 @@ resumed() { start_unit gsubd.service; }
 upgrading() { :; }
 removing() {
     refuse_while_named gsub-service
+    take_back controller
     for unit in gsub-act.service gsubd.service; do stop_unit "$unit"; disable_unit "$unit"; done
 }
 removed() { if running_systemd; then systemctl daemon-reload || true; fi; }

@@ -1,0 +1,63 @@
+"""The wheel has what a host needs and nothing else, and what is left out of the packages is imported by nothing."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import venv
+import zipfile
+
+import pytest
+
+from site_configs.devcluster.pythonenv import PACKAGES
+from site_configs.packaging.targets import TARGETS
+from site_configs.packaging.tree import UNITS
+from site_configs.packaging.wheels import LEFT_OUT, build_ours
+from slurm_plugins.install.layout import HOOKS, SHIM
+from tests.packages.conftest import EPOCH, REPOSITORY, build
+
+OF_THIS_PYTHON = [name for name, target in TARGETS.items() if target.python == sys.version_info[:2]]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    return build_ours(REPOSITORY, tmp_path_factory.mktemp("wheel"), EPOCH)
+
+
+def test_it_has_hooks_shim_and_units_and_neither_tests_nor_documents(wheel):
+    with zipfile.ZipFile(wheel.path) as archive:
+        names = set(archive.namelist())
+        hooks = {name: archive.read(f"prolog_epilog/{name}") for name in HOOKS.values()}
+    units = {name for units in UNITS.values() for name in units}
+    assert {f"slurm_plugins/lua/{name}" for name in SHIM} <= names
+    assert {f"site_configs/systemd/{name}" for name in units} <= names
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == set(PACKAGES)
+    for name, content in hooks.items():
+        assert content == (REPOSITORY / "prolog_epilog" / name).read_bytes()
+
+
+def test_what_the_packages_leave_out_is_imported_by_nothing_that_is_installed():
+    imported = {}
+    for package in PACKAGES:
+        for path in (REPOSITORY / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_bytes())):
+                names = [node.module] if isinstance(node, ast.ImportFrom) else []
+                names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                imported |= {name.split(".")[0]: path for name in names if name}
+    assert {name: imported[name] for name in LEFT_OUT if name in imported} == {}
+
+
+@pytest.mark.skipif(not OF_THIS_PYTHON, reason="no target has this Python")
+def test_it_installs_without_an_index_from_a_folder_of_wheels(tmp_path):
+    folder = tmp_path / "wheels"
+    made = build(folder, OF_THIS_PYTHON[0], "--wheels")
+    assert {path.parent for path in made} == {folder}
+    venv.create(tmp_path / "venv", with_pip=True)
+    pip = [tmp_path / "venv/bin/python", "-m", "pip", "install", "-q", "--no-index", "--find-links", folder]
+    subprocess.run(
+        [*pip, "gsub[service]"], check=True, env={"PATH": "/usr/bin:/bin", "PIP_CONFIG_FILE": "/dev/null"}
+    )
+    for command in ("gsub", "gsubd", "gsub-noded"):
+        done = subprocess.run([tmp_path / "venv/bin" / command, "--help"], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
