@@ -21,7 +21,7 @@ def seconds(low: float, high: float) -> Callable[[str], float]:
         except ValueError:
             value = -1.0
         if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"want {low:g} to {high:g} seconds")
+            raise argparse.ArgumentTypeError(f"want {low:g} to {high:g} seconds, not {text!r}")
         return value
 
     return read
