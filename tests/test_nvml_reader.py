@@ -361,6 +361,7 @@ def test_a_child_that_dies_is_replaced(sampler: GpuSampler) -> None:
     os.kill(child, signal.SIGKILL)
     failed, again = sampler.sample(), sampler.sample()
     assert failed.state == "unavailable" and "signal 9" in failed.detail
+    assert "failed in start" in failed.detail  # and in no call of the look before
     assert again.state == "ok"
 
 
