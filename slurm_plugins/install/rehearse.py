@@ -25,7 +25,7 @@ from slurm_plugins.install.slurm_conf import SlurmConf
 
 __all__ = ["CHILD", "Candidate", "Rehearsal", "Verdict", "judge", "rehearse"]
 
-CHILD: Final = (sys.executable, "-m", "slurm_plugins.install.rehearsing")
+CHILD: Final = (sys.executable, "-I", "-m", "slurm_plugins.install.rehearsing")
 
 Verdict = Literal["fine", "site", "left out", "broken", "unknown"]
 """fine: loaded, and a job passed through site and gsub.
@@ -117,7 +117,7 @@ _LEFT_OUT: Final = (
         "make it and the folders above it readable to everybody: chmod a+rX",
     ),
     _Sign(
-        r"cannot open '?(/[^'\s]+)",
+        r"cannot open '?(/[^'\s:]+)",
         "{0} is not there, or the user of slurmctld may not read it",
         "run gsub admin install again",
     ),
@@ -162,11 +162,11 @@ _READY: Final = "gsub: asked after the site's own slurm_job_submit"
 _LEFT: Final = re.compile(r"gsub is left out: (.*)")
 
 
-def rehearse(host: Host, layout: Layout, candidate: Candidate) -> Rehearsal:
-    """Rehearse; takes half a second, 20 s at most. Changes nothing, and never raises."""
+def rehearse(host: Host, layout: Layout, candidate: Candidate, *, seconds: float = DEADLINE_S) -> Rehearsal:
+    """Rehearse; half a second, at most twice `seconds`. Changes nothing, and never raises."""
     try:
         conf = SlurmConf.read(host, layout.slurm_conf)
-        task = _task(host, conf, layout, candidate)
+        task = replace(_task(host, conf, layout, candidate), seconds=seconds)
     except (HostError, _CannotTellError) as error:
         return Rehearsal("unknown", f"no rehearsal: {error}")
     told = _told(host, task)
@@ -279,7 +279,7 @@ def _running(host: Host, conf: SlurmConf) -> tuple[dict[str, str], str | None]:
 
 
 def _told(host: Host, task: Task) -> Told:
-    ran = host.run(CHILD, timeout=DEADLINE_S + 10, stdin=json.dumps(asdict(task)))
+    ran = host.run(CHILD, timeout=task.seconds + 10, stdin=json.dumps(asdict(task)))
     if not ran.ok:
         return Told(trouble=ran.trouble)
     try:

@@ -32,8 +32,7 @@ from slurm_plugins.install.job_submit import elsewhere
 __all__ = ["DEADLINE_S", "Task", "Told"]
 
 DEADLINE_S: Final = 20.0
-"""Seconds for all of it."""
-JOB_S: Final = 6.0
+"""Seconds for all of it; the last third is the job's."""
 MOST_LOG: Final = 256 << 10
 _NODE: Final = "gsub-rehearsal"
 _PR_SET_PDEATHSIG: Final = 1
@@ -53,6 +52,7 @@ class Task:
     libexec: where the shim lies.
     shim: the shim's files in base64 by name, where others are rehearsed than those that lie there.
     environment: what slurmctld finds in its environment.
+    seconds: for all of it.
     """
 
     slurmctld: str
@@ -62,6 +62,7 @@ class Task:
     libexec: str
     shim: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = DEADLINE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ def rehearsed(task: Task, folder: Path, deadline: float) -> Told:
     ):
         ping = [commands["scontrol"], "ping"]
         answered = False
-        while not answered and process.poll() is None and time.monotonic() < deadline - JOB_S:
+        while not answered and process.poll() is None and time.monotonic() < deadline - task.seconds / 3:
             if _listens(port):
                 answered = b" UP" in _ask(ping, who, env, deadline).stdout
             time.sleep(0.05)
@@ -277,7 +278,7 @@ def _stop(number: int, _: FrameType | None) -> None:
 
 def main() -> None:
     """Read a task, do it, tell what came of it."""
-    deadline = time.monotonic() + DEADLINE_S
+    started = time.monotonic()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _stop)
     parent = os.getppid()
@@ -290,7 +291,7 @@ def main() -> None:
     os.umask(0o077)
     try:
         with tempfile.TemporaryDirectory(prefix="gsub-rehearsal-") as folder:
-            told = rehearsed(task, Path(folder), deadline)
+            told = rehearsed(task, Path(folder), started + task.seconds)
     except (OSError, KeyError, ValueError) as error:
         told = Told(trouble=str(error))
     json.dump(asdict(told), sys.stdout)
