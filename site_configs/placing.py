@@ -6,12 +6,8 @@ Used by what installs gsub on a site and by the development cluster, which is on
 from __future__ import annotations
 
 import re
-from typing import Final
 
-__all__ = ["NODE", "PlacingError", "hook"]
-
-NODE: Final = "$SLURMD_NODENAME"
-"""What stands for the node's name in a hook's folders, where several slurmd run on one host."""
+__all__ = ["PlacingError", "hook"]
 
 
 class PlacingError(ValueError):

@@ -5,10 +5,10 @@ One host stands for all nodes, so each node has its own folders, which a hook fi
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Final
 
+from site_configs import placing
 from site_configs.devcluster.pythonenv import REPOSITORY
 from site_configs.devcluster.spec import DevClusterError, Paths
 
@@ -51,12 +51,11 @@ def hook(name: str, paths: Paths) -> str:
 
     Raises DevClusterError: the hook has no line for its folder.
     """
-    text = (_SOURCE / name).read_text()
-    for place, folder in {"SPOOL": paths.agent_spool(_NODE), "RUN": paths.agent_run(_NODE)}.items():
-        text, times = re.subn(rf"^((?:\w+=\S* )*{place}=)\S*", rf"\g<1>{folder}", text, flags=re.MULTILINE)
-        if times != 1 and name != "task_prolog":
-            raise DevClusterError(f"{_SOURCE / name}: no line {place}=... to put the cluster's folder in")
-    return text
+    spool, run = paths.agent_spool(_NODE), paths.agent_run(_NODE)
+    try:
+        return placing.hook((_SOURCE / name).read_text(), spool=str(spool), run=str(run))
+    except placing.PlacingError as error:
+        raise DevClusterError(f"{_SOURCE / name}: {error}") from error
 
 
 def install_hooks(paths: Paths) -> None:

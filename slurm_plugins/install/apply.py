@@ -342,8 +342,9 @@ def _disproof(step: Prove, run: _Run) -> str:
         if not any(word in value for value in values):
             shown = ", ".join(values) or "nothing"
             return f"slurmctld has {key}={shown}, not {word}"
-    if step.hides and (keys := [k for k, values in config.items() if any(step.hides in v for v in values)]):
-        return f"slurmctld still has {step.hides} in {', '.join(keys)}"
+    for word in step.hides:
+        if keys := [key for key, values in config.items() if any(word in value for value in values)]:
+            return f"slurmctld still has {word} in {', '.join(keys)}"
     if step.shim:
         now = _submission(run)
         if now not in ("ok", run.before) and run.before is not None:

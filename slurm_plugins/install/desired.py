@@ -67,8 +67,8 @@ def hooked(key: str, values: tuple[str, ...], libexec: Path, *, true: str = "") 
 
     A pattern that fits nothing drains the node, as a program that is missing does (seen on 22.05, 24.11 and 26.05). So
     the site's own program stays in the pattern under its own name, and ours lies beside it under a name that differs
-    in the last letter: on a node without gsub the pattern fits the site's alone, and nothing is lost. Where the site has
-    none, `true` takes its place, which every host has and which does nothing; empty: the pattern fits ours alone.
+    in the last letter: on a node without gsub the pattern fits the site's alone, and nothing is lost. Where the site
+    has none, `true` takes its place, which every host has and which does nothing; empty: the pattern fits ours alone.
 
     >>> hooked("Prolog", ("/etc/slurm/prolog.sh",), Path("/usr/libexec/gsub")).lines
     ('/etc/slurm/prolog.s[hz]',)
@@ -110,10 +110,10 @@ def shim() -> dict[str, bytes]:
 def hooks(wish: Wish) -> dict[str, bytes]:
     """The hooks of this version, by name, with this layout's folders in them."""
     layout = wish.layout
-    several = f"/{placing.NODE}" if wish.slurmds else ""
-    spool, run = f"{layout.spool}{several}", f"{layout.run_noded}{several}"
     return {
-        name: placing.hook(part("prolog_epilog", name).decode(), spool=spool, run=run).encode()
+        name: placing.hook(
+            part("prolog_epilog", name).decode(), spool=str(layout.spool), run=str(layout.run_noded)
+        ).encode()
         for name in HOOKS.values()
     }
 
@@ -150,13 +150,9 @@ def _of_node(wish: Wish) -> Iterator[Folder | Put]:
     layout = wish.layout
     for name, content in hooks(wish).items():
         yield Put(layout.libexec / name, content, 0o755, why="hook", shipped=True)
-    for node in wish.slurmds or ("",):
-        for folder, mode in ((layout.spool, 0o700), (layout.run_noded, 0o755)):
-            place = folder / node if node else folder
-            if node:
-                yield Folder(folder, 0o755)
-            yield Folder(place, mode, why="where hooks leave word for the agent")
-            yield Folder(place / "new", 0o700)
+    for folder, mode in ((layout.spool, 0o700), (layout.run_noded, 0o755)):
+        yield Folder(folder, mode, why="where hooks leave word for the agent")
+        yield Folder(folder / "new", 0o700)
 
 
 def _beside(wish: Wish, facts: Facts) -> Iterator[Put]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -19,8 +20,6 @@ from slurm_plugins.install.plan import Plan, plan, targets
 from slurm_plugins.install.rollback import forget, look_back, undo
 
 __all__ = ["BusyError", "alone", "asked", "install", "planned", "remembered", "rollback", "rolled_back"]
-
-_LOCK = "lock"
 
 
 class BusyError(Exception):
@@ -62,38 +61,36 @@ def asked(wish: Wish) -> dict[str, str | tuple[str, ...] | None]:
         "uid": None if wish.uid is None else str(wish.uid),
         "service_url": wish.service_url,
         "task_prolog": "yes" if wish.task_prolog else "",
-        "slurmds": wish.slurmds,
     }
 
 
 def remembered(wish: Wish, before: Mapping[str, str | tuple[str, ...] | None]) -> Wish:
     """A wish, with what an earlier installation was asked for where this one says nothing."""
-    uid, url, slurmds = before.get("uid"), before.get("service_url"), before.get("slurmds")
+    uid, url = before.get("uid"), before.get("service_url")
     return replace(
         wish,
         uid=wish.uid if wish.uid is not None or not isinstance(uid, str) else int(uid),
         service_url=wish.service_url or (url if isinstance(url, str) else ""),
         task_prolog=wish.task_prolog or bool(before.get("task_prolog")),
-        slurmds=wish.slurmds or (tuple(slurmds) if slurmds else ()),
     )
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Hold the host's lock on installing. Raises BusyError, OSError."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = folder / _LOCK
+def alone(keep: Path, run: Path = Path("/run")) -> Iterator[None]:
+    """Hold the lock on the installation whose journal is in `keep`. Raises BusyError, OSError."""
+    name = hashlib.sha256(os.fsencode(keep)).hexdigest()[:12]
+    path = run / f"gsub-admin-{name}.lock"
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise BusyError from error
-        if os.fstat(handle).st_ino != path.stat().st_ino:
+        if not path.exists() or os.fstat(handle).st_ino != path.stat().st_ino:
             raise BusyError  # it was another's, who has just ended and taken it away
-        yield
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
     finally:
-        with contextlib.suppress(OSError):
-            path.unlink()
-            folder.rmdir()  # a rollback leaves it empty
         os.close(handle)

@@ -63,7 +63,6 @@ class Wish:
     service_url: what nodes and users connect to; empty: slurmctld's host, port 6831.
     nodes_ready: the admin says that the nodes have the hooks: nobody needs to have heard of them.
     task_prolog: TaskProlog too.
-    slurmds: names of the nodes, where several slurmd run on this host; else empty.
     upgrade: replace what an earlier version placed.
     version: gsub's.
     """
@@ -76,7 +75,6 @@ class Wish:
     service_url: str = ""
     nodes_ready: bool = False
     task_prolog: bool = False
-    slurmds: tuple[str, ...] = ()
     upgrade: bool = False
     version: str = ""
 
@@ -247,11 +245,8 @@ def gather(
     paths = {*paths, *(conf.files if conf else ())}
     seen = {path: look(host, path, follow=not own) for path in paths}
     release = host.run(["scontrol", "--version"], env=slurm_env(wish.layout)).out.strip()
-    parents = {
-        Path(value).parent
-        for key in ("Prolog", "Epilog")
-        for value in (original.values(key) if original else ())
-    }
+    hooks = [value for key in ("Prolog", "Epilog") for value in (original.values(key) if original else ())]
+    parents = {Path(value).parent for value in hooks if value.startswith("/")}
     units = units_of(wish.roles)
     uids = {
         user: uid for user in ("root", "gsub", "gsub-act", "slurm") if (uid := host.uid(user)) is not None

@@ -105,9 +105,17 @@ class Journal:
         """Write a line down; it is on disk when this returns. Raises HostError."""
         entry = msgspec.convert({"at": self._now(), "event": event, "what": what, **fields}, Entry)
         self._raw.append(_encoder.encode(entry))
+        made = () if self.entries else self._missing()
         self._make_folder(self._folder)
+        self._raw += map(_encoder.encode, made)
         self._host.write(self._path, b"\n".join(self._raw) + b"\n", mode=0o600, uid=0, gid=0)
-        self.entries = (*self.entries, entry)
+        self.entries = (*self.entries, entry, *made)
+
+    def _missing(self) -> tuple[Entry, ...]:
+        """Lines for the folders that have to be made for the journal itself: they go with it."""
+        folder = State("folder", mode=0o755)
+        above = [path for path in reversed(self._folder.parents) if self._host.stat(path) is None]
+        return tuple(Entry(self._now(), "doing", "folder", str(path), ABSENT, folder) for path in above)
 
     def keep(self, path: Path, *, follow: bool = True) -> State:
         """What a path is now, as `state_of`; a file's content is kept. Raises HostError."""

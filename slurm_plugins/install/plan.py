@@ -56,7 +56,9 @@ class Plan:
 
 def targets(wish: Wish, facts: Facts) -> frozenset[Path]:
     """The paths that a plan may be about."""
-    paths = {thing.path for thing in desired(wish, facts)} | {wish.layout.site, *want.topology_files(wish)}
+    paths = {thing.path for thing in desired(wish, facts)}
+    paths |= {parent for path in paths for parent in path.parents}
+    paths |= {wish.layout.site, *want.topology_files(wish)}
     if "controller" in wish.roles:
         paths.add(wish.layout.job_submit)
     return frozenset(paths)
@@ -103,8 +105,15 @@ def _is_upgrade(put: Put, wish: Wish, facts: Facts) -> bool:
 
 
 def _missing(things: Iterable[Folder | Put], wish: Wish, facts: Facts) -> Iterator[Folder | Put]:
-    """What is not so already."""
+    """What is not so already, and the folders above it."""
+    above: set[Path] = set()
     for thing in things:
+        for parent in reversed(thing.path.parents):
+            over = facts.seen.get(parent)
+            if over is not None and over.state.kind == "none" and parent not in above:
+                above.add(parent)
+                yield Folder(parent, 0o755)
+        above.add(thing.path)
         seen = facts.seen.get(thing.path)
         if isinstance(thing, Put) and _is_strange(thing, wish, seen):
             continue
@@ -149,6 +158,7 @@ def _users(wish: Wish, facts: Facts) -> Iterator[Command]:
             ("usermod", "--append", "--groups", "slurm", "gsub"),
             why="the decision socket is given to slurmctld's group",
             undo=("gpasswd", "--delete", "gsub", "slurm"),
+            must=False,  # where users come from a directory, it is that which has to know
         )
 
 
@@ -228,7 +238,15 @@ def _slurm(
     fresh = {path: wished.get(path, facts.original.files[path]) for path in now}
     puts: list[Put] = []
     if lua != script:
-        puts.append(_put(layout.job_submit, script, lua, facts, "gsub is asked after the site's own rules"))
+        puts.append(
+            _put(
+                layout.job_submit,
+                script,
+                lua,
+                facts,
+                "gsub is asked after the site's own rules" if script else "the site had none",
+            )
+        )
     for path, text in fresh.items():
         if text != now[path]:
             puts.append(_put(path, now[path], text, facts, ", ".join(changes) or "taken back"))
@@ -333,7 +351,7 @@ def _controller_notes(wish: Wish, facts: Facts) -> Iterator[str]:
     configless = "enable_configless" in facts.value("SlurmctldParameters").lower()
     if configless:
         yield "configless: the nodes fetch slurm.conf from slurmctld; those with a copy of their own need it copied"
-    elif len(facts.nodes) > 1 and not wish.slurmds:
+    elif len(facts.nodes) > 1:
         yield (
             f"where {layout.slurm_conf} is a copy on each host: copy it to all of them after a change, "
             "then `scontrol reconfigure` once more"
@@ -364,10 +382,5 @@ def _start_notes(wish: Wish, facts: Facts) -> Iterator[str]:
         ]
         yield f"no systemd here: start as the user gsub, now and at each boot: {' '.join(words)}"
     if "node" in wish.roles:
-        for node in wish.slurmds or ("",):
-            under = f"/{node}" if node else ""
-            words = [
-                f"{wish.bin}/gsub-noded --site={layout.site} --run={layout.run_noded}{under}",
-                f"--spool={layout.spool}{under}" + (f" --node={node}" if node else ""),
-            ]
-            yield f"no systemd here: start as root, now and at each boot: {' '.join(words)}"
+        argv = f"{wish.bin}/gsub-noded --site={layout.site} --run={layout.run_noded} --spool={layout.spool}"
+        yield f"no systemd here: start as root, now and at each boot: {argv}"

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from slurm_plugins.install.desired import desired
+from slurm_plugins.install.desired import desired, ways
 from slurm_plugins.install.facts import Facts, Wish, gather, look, slurm_env, units_of
 from slurm_plugins.install.host import Host
 from slurm_plugins.install.job_submit import is_chained
 from slurm_plugins.install.journal import ABSENT, Journal, State
+from slurm_plugins.install.layout import HOOKS
 from slurm_plugins.install.plan import Plan
 from slurm_plugins.install.restore import Back, restored
 from slurm_plugins.install.slurm_conf import is_edited
@@ -67,7 +68,9 @@ def look_back(host: Host, wish: Wish, journal: Journal) -> Remains:
             slurm[layout.job_submit] = restored(
                 host, layout, journal, layout.job_submit, originals.get(layout.job_submit)
             )
-    known = [thing.path for thing in desired(wish, facts)]
+    known = {thing.path: thing for thing in desired(wish, facts)}
+    if journal.entries and layout.site not in originals:
+        known.pop(layout.site, None)  # the site wrote it
     theirs = {*conf, layout.job_submit}
     paths = {}
     for path in dict.fromkeys([*originals, *known]):
@@ -83,7 +86,11 @@ def look_back(host: Host, wish: Wish, journal: Journal) -> Remains:
         originals=originals,
         copies={path: content for path, content in kept.items() if content is not None},
         changed=frozenset(
-            path for path, state in paths.items() if state.kind == "file" and not journal.is_ours(path, state)
+            path
+            for path, state in paths.items()
+            if state.kind == "file"
+            and not journal.is_ours(path, state)
+            and not (isinstance(thing := known.get(path), Put) and host.read(path) == thing.content)
         ),
         named=_named(host, wish, facts),
         units=tuple(
@@ -95,13 +102,17 @@ def look_back(host: Host, wish: Wish, journal: Journal) -> Remains:
     )
 
 
+def _signs(wish: Wish, facts: Facts) -> tuple[str, ...]:
+    """What tells in Slurm's configuration that it runs something of ours."""
+    patterns = [line for way in ways(wish, facts) for line in way.lines if line not in facts.values(way.key)]
+    return tuple(dict.fromkeys([f"{wish.layout.libexec}/", *patterns]))
+
+
 def _named(host: Host, wish: Wish, facts: Facts) -> bool:
-    """Whether Slurm still runs what is ours here."""
+    """Whether Slurm still runs what is ours here: as slurmctld says, and as this host's own slurm.conf does."""
     said = host.run(["scontrol", "show", "config"], env=slurm_env(wish.layout))
-    libexec = str(wish.layout.libexec)
-    if said.ok:
-        return libexec in said.out
-    return any(libexec in value for key in ("Prolog", "Epilog", "TaskProlog") for value in facts.now(key))
+    own = [value for key in HOOKS for value in facts.now(key)]
+    return any(sign in text for sign in _signs(wish, facts) for text in (said.out, *own))
 
 
 def undo(remains: Remains, wish: Wish, *, settle: float, records: bool = False) -> Plan:
@@ -130,11 +141,11 @@ def undo(remains: Remains, wish: Wish, *, settle: float, records: bool = False) 
                 "slurmctld does not answer: only Slurm's own files are put back; run this again when it runs"
             )
             return Plan("rollback", tuple(steps), tuple(notes), tuple(waits))
-        if steps or (rest and remains.named):
+        if anything:
+            # Also where slurm.conf is clean by now: slurmctld may have been started since, and no slurmd was told.
             steps.append(Reconfigure(why="before any file goes"))
-            steps.append(
-                Prove(hides=f"{layout.libexec}/", shim=False, why="nothing of gsub's is asked for any more")
-            )
+            why = "nothing of gsub's is asked for any more"
+            steps.append(Prove(hides=_signs(wish, facts), shim=False, why=why))
             steps.append(Wait(settle, why="a slurmd that still runs a hook must find it"))
     elif remains.named and rest:
         why = f"Slurm still runs what is in {layout.libexec}: run this on slurmctld's host first"
@@ -144,17 +155,13 @@ def undo(remains: Remains, wish: Wish, *, settle: float, records: bool = False) 
 
 def _others(remains: Remains, wish: Wish, *, records: bool) -> Iterator[Step]:
     """Services, files, folders, users: what Slurm has let go of."""
-    layout = wish.layout
     for unit in remains.units:
         yield Command(("systemctl", "disable", "--now", unit), why="stopped for good", must=False)
-    stays = {layout.state} if not records else set()
-    own = [path for path in remains.paths if path not in stays]
-    if not own and not remains.commands:
-        return
     clear = _trees(wish, records=records)
+    own = [path for path in remains.paths if not any(top in path.parents for top in clear)]
     folders = [path for path in own if remains.paths[path].kind == "folder"]
     for path in own:
-        if path in folders or any(top == path or top in path.parents for top in clear):
+        if path in folders:
             continue
         yield from _back(path, remains, wish, records=records)
     for top in clear:
@@ -203,7 +210,10 @@ def _trees(wish: Wish, *, records: bool) -> tuple[Path, ...]:
 
 def forget(host: Host, journal: Journal, folder: Path) -> None:
     """Remove the journal with its copies, when all is taken back. Raises HostError."""
+    originals = journal.originals()
+    above = [path for path in folder.parents if originals.get(path) == ABSENT]
     for path in journal.paths():
         host.remove(path)
-    if host.stat(folder) is not None and not host.names(folder):
-        host.remove(folder)
+    for path in (folder, *above):
+        if host.stat(path) is not None and not host.names(path):
+            host.remove(path)

@@ -41,7 +41,7 @@ class Owner:
         return cls("", (stat.uid, stat.gid))
 
     def __str__(self) -> str:
-        return self.user if self.numbers is None else "{}:{}".format(*self.numbers)
+        return self.user or "as it is"
 
 
 ROOT: Final = Owner()
@@ -227,12 +227,12 @@ class Prove:
     Parameters
     ----------
     shows: keys of `scontrol show config` -> a word that is to be in their value.
-    hides: a word that no value may have.
+    hides: words that no value may have.
     shim: its log is to be without a complaint of the shim's.
     """
 
     shows: tuple[tuple[str, str], ...] = ()
-    hides: str = ""
+    hides: tuple[str, ...] = ()
     shim: bool = True
     why: str = ""
 

@@ -54,13 +54,6 @@ def _common(command: _F) -> _F:
             type=click.Path(path_type=Path),
             help="Everything below this folder, without systemd: a second cluster on this host, or a trial.",
         ),
-        click.option(
-            "--slurmd",
-            "slurmds",
-            metavar="NODE",
-            multiple=True,
-            help="Where several slurmd run on this host: the name of each of its nodes.",
-        ),
         click.option("--quiet", "-q", is_flag=True, help="Say only what went wrong, and what is left to do."),
     )
     for option in reversed(options):
@@ -117,6 +110,14 @@ def upgrade(**options: object) -> None:
 @click.command()
 @_common
 @click.option("--remove-records", is_flag=True, help="Remove the store of records too, and the user gsub.")
+@click.option(
+    "--settle",
+    metavar="SECONDS",
+    type=click.FloatRange(0, 3600),
+    default=_SETTLE,
+    show_default=True,
+    help="How long to wait, once slurmctld has let go of the hooks, for each slurmd to do so.",
+)
 def rollback(**options: object) -> None:
     """Take gsub off this host: Slurm's own files as they were, then everything else but the store.
 
@@ -128,7 +129,8 @@ def rollback(**options: object) -> None:
 
     host = LocalHost()
     wish = _wish(host, options)
-    around = _around(quiet=bool(options["quiet"]))
+    settle = options["settle"]
+    around = _around(quiet=bool(options["quiet"]), settle=settle if isinstance(settle, float) else _SETTLE)
     records = bool(options["remove_records"])
     try:
         journal = Journal(host, wish.layout.keep, around.now)
@@ -195,7 +197,7 @@ def _wish(host: Host, options: dict[str, object]) -> Wish:
             fix="say --role controller, --role node or both, and --slurm-conf PATH where it is elsewhere",
             exit_code=USAGE,
         ) from error
-    uid, slurmds = options.get("uid"), options["slurmds"]
+    uid = options.get("uid")
     return Wish(
         layout=layout,
         bin=Path(sys.prefix) / "bin",
@@ -205,7 +207,6 @@ def _wish(host: Host, options: dict[str, object]) -> Wish:
         service_url=str(options.get("service_url") or ""),
         nodes_ready=bool(options.get("nodes_ready")),
         task_prolog=bool(options.get("task_prolog")),
-        slurmds=tuple(map(str, slurmds)) if isinstance(slurmds, tuple) else (),
         version=__version__,
     )
 
@@ -226,14 +227,14 @@ def _slurm_conf(said: object) -> Path:
     return _SLURM_CONF
 
 
-def _around(*, quiet: bool) -> Around:
+def _around(*, quiet: bool, settle: float = _SETTLE) -> Around:
     from slurm_plugins.install.around import local_around
 
     def say(line: str) -> None:
         if not quiet:
             print(f"  {one_line(line)}", flush=True)
 
-    return local_around(say=say, settle=float(os.environ.get("GSUB_SETTLE_SECONDS") or _SETTLE))
+    return local_around(say=say, settle=settle)
 
 
 @contextlib.contextmanager
@@ -245,8 +246,8 @@ def _alone(folder: Path) -> Iterator[None]:
             yield
     except BusyError as error:
         raise UserError(
-            "another gsub admin is changing this host",
-            why=f"it holds {folder}/lock",
+            "another gsub admin is changing this installation",
+            why="it holds the lock",
             fix="wait for it to end",
         ) from error
 
@@ -312,7 +313,7 @@ def _diff(step: Step, *, full: bool) -> list[str]:
 
 
 def _lines(content: bytes) -> list[str]:
-    return content.decode(errors="backslashreplace").replace("\r\n", "\n").split("\n")
+    return content.decode(errors="backslashreplace").splitlines()
 
 
 def _tell(done: Done, plan: Plan) -> None:
