@@ -133,6 +133,10 @@ def parse_site(text: str, file: str = "site.toml") -> Site:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SiteError(file, _syntax(str(error), text)) from None
+    except ValueError:  # Python's own limit of a number's digits
+        raise SiteError(
+            file, Problem("", "", "a number in it is too long", "No key of a site file needs that.")
+        ) from None
     except RecursionError:
         raise SiteError(
             file, Problem("", "", "nested too deeply", "No key of a site file needs that.")

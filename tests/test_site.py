@@ -368,8 +368,12 @@ def test_a_hostile_value_stays_on_its_line():
     assert "\x1b" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["x = " + "[" * 50_000, "a." * 2_000 + "b = 1"], ids=["arrays", "dots"])
-def test_depth_is_refused_not_endured(text):
+@pytest.mark.parametrize(
+    "text",
+    ["x = " + "[" * 50_000, "a." * 2_000 + "b = 1", "x = " + "9" * 5_000],
+    ids=["arrays", "dots", "digits"],
+)
+def test_depth_and_length_are_refused_not_endured(text):
     with pytest.raises(SiteError):
         parse_site(text)
 
