@@ -11,7 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -25,6 +25,10 @@ from tests.store.postgres import Postgres
 
 OUTAGE = float(os.environ.get("GSUB_TEST_OUTAGE", "20"))
 """Seconds for which a service is away; a run of minutes is asked for in the environment."""
+
+BURST = 200
+"""Jobs at once, each with its hooks and records; and the seconds from the first one's start to the last one's end."""
+BURST_SECONDS = 20.0
 
 _REPLAY = """
 import json, os, sys
@@ -254,7 +258,7 @@ def keeper_killed(nodes: Nodes, stream: Stream) -> Iterator[None]:
 
 @contextmanager
 def keeper_hung(nodes: Nodes, stream: Stream) -> Iterator[None]:
-    """It takes connections, as the kernel does that for it, and does not answer."""
+    """It takes connections, as the kernel does that for it, and does not answer; gsubd ends it after a minute."""
     pid = keeper(nodes.cluster)
     os.kill(pid, signal.SIGSTOP)
     until = time.monotonic() + OUTAGE / 2
@@ -262,7 +266,8 @@ def keeper_hung(nodes: Nodes, stream: Stream) -> Iterator[None]:
         yield
         time.sleep(max(until - time.monotonic(), 0))
     finally:
-        os.kill(pid, signal.SIGCONT)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
 
 @contextmanager
@@ -411,10 +416,13 @@ def forks_fail(nodes: Nodes, stream: Stream) -> Iterator[None]:
 
 @contextmanager
 def burst(nodes: Nodes, stream: Stream) -> Iterator[None]:
-    """Two hundred jobs, as fast as Slurm runs them."""
-    stream.many(200)
+    """Two hundred jobs, as fast as Slurm runs them: on eight GPUs, and as a rule on two cores."""
+    stream.many(BURST)
     yield
     stream.ended(MANY)
+    seconds = stream.spread(MANY)
+    print(f"{BURST} jobs within {seconds:.0f} s")
+    assert seconds <= BURST_SECONDS
 
 
 def _put(path: Path, text: str) -> None:

@@ -91,6 +91,12 @@ class Stream:
 
         self.record.wait_for(f"the end of {self.name}", look)
 
+    def spread(self, word: str) -> float:
+        """Seconds from the first start to the last end of these jobs, by Slurm's books."""
+        job = self.ids[word]
+        rows = self.record.wait_for(f"Slurm's books on {word}", lambda: books(self.record, job) or None)
+        return max(each.ended for each in rows) - min(each.started for each in rows)
+
     def books(self) -> dict[str, list[Ran]]:
         """By word, what Slurm says of its jobs, once it has closed them."""
 
