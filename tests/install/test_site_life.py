@@ -58,9 +58,9 @@ def test_the_whole_life(cluster: Cluster) -> None:
         admin, stream = life.admin, life.stream
         with life.stage("doctor and plan"):
             admin.type("doctor", code=None)
-            plan = admin.type("install", "--plan", "--nodes-ready")
-            assert f"{admin.site.prefix}/libexec/prolog" in plan
-            life.untouched()
+            plan = admin.type("install", "--role=controller", "--plan", "--nodes-ready")
+            assert "site/bin/prolo[gz]" in plan
+            life.untouched(alone=True)
             assert admin.files() == []
         admin.write_site_file()
         with life.stage("nodes"):
@@ -75,18 +75,18 @@ def test_the_whole_life(cluster: Cluster) -> None:
             admin.type("mode", "advise")
             life.told("gsub would set", "-G2")
         with life.stage("enforce"):
-            admin.type("mode", "enforce", "--force")
+            admin.type("mode", "enforce")
             life.told("gsub set", "-G2")
             stream.more(8)
         with life.stage("upgrade"), admin.other_package(newer("0.2.0", "the next one")):
-            admin.type("upgrade", "--yes")
+            admin.type("upgrade", "--role=controller", "--yes")
             admin.restart_gsubd()
             shim = (admin.site.prefix / "libexec/gsub.lua").read_text()
             assert shim.startswith("-- the next one")
             admin.more_decisions("enforce")
         for name, change in (("a shim that is no Lua", no_lua), ("a service that cannot start", no_service)):
             with life.stage(name), admin.other_package(change):
-                admin.type("upgrade", "--yes", code=1)
+                print(admin.type("upgrade", "--role=controller", "--yes", "--quiet", code=1))
                 assert (admin.site.prefix / "libexec/gsub.lua").read_text() == shim
             admin.more_decisions("enforce")
         with (
@@ -94,9 +94,11 @@ def test_the_whole_life(cluster: Cluster) -> None:
             admin.other_package(newer("0.5.0", "killed")),
         ):
             lines = admin.journal_lines() + 3
-            assert admin.killed("upgrade", "--yes", when=lambda: admin.journal_lines() >= lines)
+            assert admin.killed(
+                "upgrade", "--role=controller", "--yes", when=lambda: admin.journal_lines() >= lines
+            )
         with life.stage("the same upgrade again"), admin.other_package(newer("0.5.0", "killed")):
-            admin.type("upgrade", "--yes")
+            admin.type("upgrade", "--role=controller", "--yes")
         with life.stage("observe again"):
             admin.type("mode", "observe")
             admin.more_decisions("observe")
@@ -118,7 +120,7 @@ def test_on_other_sites(cluster: Cluster, hooks: Hooks) -> None:
         with life.stage("an install that is killed", kill=True):
             life.killed_install(chance)
         with life.stage("rollback of half an install"):
-            admin.type("rollback", "--yes")
+            admin.type("rollback", "--role=controller", "--yes")
             life.untouched()
         admin.write_site_file()
         with life.stage("another one that is killed"):

@@ -42,13 +42,19 @@ class Admin:
             "SLURM_CONF": str(self.site.cluster.paths.slurm_conf),
             "GSUB_SITE": str(self.site.prefix / "etc/site.toml"),
             "HOME": "/root",
+            "GSUB_SETTLE_SECONDS": "4",
             "LANG": "C.UTF-8",
         }
 
     def argv(self, *words: str) -> list[str]:
-        """`gsub admin WORDS` for this installation."""
-        places = [f"--prefix={self.site.prefix}", f"--slurm-conf={self.site.cluster.paths.slurm_conf}"]
-        return [f"{self.site.cluster.paths.venv}/bin/gsub", "admin", words[0], *places, *words[1:]]
+        """`gsub admin WORDS` for this installation, whose ports are its own."""
+        conf = f"--slurm-conf={self.site.cluster.paths.slurm_conf}"
+        own = f"127.0.0.1:{self.site.cluster.ports.gsubd}"
+        places = {"doctor": (conf, f"--metrics=http://{own}"), "mode": (f"--metrics={own}",)}.get(
+            words[0], (conf,)
+        )
+        program = f"{self.site.cluster.paths.venv}/bin/gsub"
+        return [program, "admin", words[0], f"--prefix={self.site.prefix}", *places, *words[1:]]
 
     def type(self, *words: str, on: str = CONTROLLER, code: int | None = 0) -> str:
         """Type `gsub admin WORDS`; what it says. Raises AssertionError: another exit code (None: any)."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -137,6 +138,9 @@ class Site:
         for table, line in entries.items():
             text = (etc / table).read_text()
             if f"\n{user.name}:" not in text:
+                text = re.sub(
+                    r"^(slurm:x:\d+:)$", rf"\1{user.name}", text, flags=re.MULTILINE
+                )  # of the table group
                 (etc / table).write_text(f"{text}{line}\n")
 
     def _qos(self) -> None:

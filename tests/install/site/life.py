@@ -16,8 +16,8 @@ from tests.install.site.dressed import Hooks, Site
 from tests.install.site.judge import Judge, Verdict, Watch
 from tests.install.site.stream import Stream, wait_for
 
-LEFT: Final = frozenset({"state", "etc"})
-"""Folders below the prefix that rollback leaves: the store, and the site file, which the test wrote by hand."""
+LEFT: Final = frozenset({"state", "install/site.toml"})
+"""What rollback leaves below the prefix: the store, and a copy of the site file, which the site wrote itself."""
 
 
 @dataclass(slots=True)
@@ -70,14 +70,21 @@ class Life:
 
     # --- what a stage must bring about ------------------------------------------------------------------------------
 
-    def untouched(self) -> None:
-        """All that is the site's is as it was, to the byte."""
-        assert self.site.sums() == self.site.before
+    def untouched(self, *, alone: bool = False) -> None:
+        """All that is the site's is as it was, to the byte; `alone`: and nothing else lies there."""
+        now = self.site.sums()
+        changed = {name: now.get(name) for name, was in self.site.before.items() if now.get(name) != was}
+        assert not changed
+        assert not alone or now.keys() == self.site.before.keys()
 
     def gone(self) -> None:
         """No file of gsub's is left but the store and the site file that was there before."""
-        places = [self.site.prefix, *map(self.site.disk, self.site.nodes)]
-        left = [entry for place in places for entry in place.iterdir() if entry.name not in LEFT]
+        left = []
+        for place in (self.site.prefix, *map(self.site.disk, self.site.nodes)):
+            names = {str(path.relative_to(place)) for path in place.rglob("*")}
+            left += [
+                name for name in names if name not in LEFT | {"install"} and not name.startswith("state/")
+            ]
         assert left == []
 
     def told(self, word: str, *options: str) -> None:
@@ -108,13 +115,13 @@ class Life:
 
     def rollback(self) -> None:
         """Controller first, so that no hook is called that is not there, then the nodes."""
-        self.admin.type("rollback", "--yes")
+        self.admin.type("rollback", "--role=controller", "--yes")
         self.untouched()
         self.admin.stop("gsubd", *(f"noded-{node}" for node in self.site.nodes))
         for node in self.site.nodes:
-            self.admin.type("rollback", "--yes", on=node)
+            self.admin.type("rollback", "--role=node", "--yes", on=node)
         self.gone()
-        self.untouched()
+        self.untouched(alone=True)
 
     def killed_install(self, chance: random.Random) -> bool:
         """`install` is killed at a line of its journal; whether it was."""

@@ -229,7 +229,7 @@ class Stream:
             return (
                 queue.returncode == 0
                 and all(
-                    state == "RUNNING" or (state == "PENDING" and why in _STANDING) for state, why, _ in rows
+                    state == "RUNNING" or (state == "PENDING" and why != "None") for state, why, _ in rows
                 )
                 and all(self._holds(number) for number in range(len(CLIENTS)))
             )
@@ -277,8 +277,6 @@ class Stream:
         self._clients.clear()
 
 
-_STANDING: Final = frozenset({"JobHeldUser", "BeginTime", "Resources", "Priority"})
-"""Reasons of pending jobs that stay as they are while no job ends."""
 _INTERACTIVE: Final = ("srun", "salloc", "srun-through")
 
 
