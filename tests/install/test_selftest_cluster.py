@@ -6,8 +6,10 @@ import json
 import os
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 
 from site_configs.devcluster import Cluster, ClusterSpec, agents, gsubd
+from site_configs.devcluster.spec import RELEASES
 from slurm_plugins.install.selftest.bounds import MOST_JOBS
 from slurm_plugins.install.selftest.table import SCENARIOS
 
@@ -24,6 +27,12 @@ pytestmark = pytest.mark.root
 DELAY = 8
 """Seconds that Slurm holds a requeued job here, instead of two minutes."""
 DEADLINE = 0.3
+INERT = """\
+function slurm_job_submit() return slurm.SUCCESS end
+function slurm_job_modify() return slurm.SUCCESS end
+return slurm.SUCCESS
+"""
+"""A job_submit.lua that has never heard of gsub."""
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +53,14 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
             yield found
     finally:
         Cluster.down(name)
+
+
+@pytest.fixture
+def one_release(cluster: Cluster) -> Cluster:
+    """What is ours alone to find out is seen on one release."""
+    if cluster.release != RELEASES[0]:
+        pytest.skip(f"seen on {RELEASES[0]}")
+    return cluster
 
 
 @contextmanager
@@ -146,14 +163,19 @@ def test_all_is_as_promised_in_observe(cluster, tmp_path):
 
 def test_enforce_shows_its_change_on_the_job(cluster):
     with in_mode(cluster, "enforce"):
-        said = selftest(cluster, "decision", "opt-out", "limits", "hung-service")
-        mine = selftest(cluster, "decision", "hung-service", "usage", user="user2")
+        with ThreadPoolExecutor() as side_by_side:
+            # the one without root asks nothing of gsubd while the other has it stand still
+            other = side_by_side.submit(
+                selftest, cluster, "hooks", "hung-service", "authorisation", user="user2"
+            )
+            said = selftest(cluster, "decision", "opt-out", "limits", "hung-service")
+            mine = other.result()
     assert (said.code, set(said.levels.values())) == (0, {"ok"}), said.file
     assert said.file["mode"] == "enforce"
     assert "NumNodes" in said.of("decision")["seen"]
     # an ordinary user is shown what needs no root
     assert mine.levels == {
-        "decision": "ok", "usage": "ok", "hung-service": "skipped", "cleanup": "ok", "nodes": "ok",
+        "hooks": "ok", "hung-service": "skipped", "authorisation": "skipped", "cleanup": "ok", "nodes": "ok",
     }  # fmt: skip
     assert mine.code == 0
 
@@ -168,7 +190,8 @@ def in_mode(cluster: Cluster, mode: str) -> Iterator[None]:
         cluster.write_site(before)
 
 
-def test_a_full_cluster_skips(cluster):
+def test_a_full_cluster_skips(one_release):
+    cluster = one_release
     held = cluster.run(
         ["sbatch", "--parsable", "-N2", "--exclusive", "--output=/dev/null", "--wrap=sleep 300"]
     )
@@ -187,10 +210,13 @@ def test_a_full_cluster_skips(cluster):
 # --- broken ---------------------------------------------------------------------------------------------------------
 
 
-def test_without_gsubd_nothing_is_decided(cluster):
+def test_without_gsubd_nothing_is_decided(one_release):
+    cluster = one_release
     with without(cluster, "gsubd"):
-        said = selftest(cluster, "decision", "hung-service", "exit-code", user="user1", record="8")
-        root = selftest(cluster, "hung-service")
+        with ThreadPoolExecutor() as side_by_side:
+            other = side_by_side.submit(selftest, cluster, "hung-service", wait=1)
+            said = selftest(cluster, "decision", "exit-code", user="user1", record="5")
+            root = other.result()
     assert said.code == 1
     assert (said.levels["decision"], said.levels["exit-code"]) == ("failed", "failed")
     assert "without a decision" in said.of("decision")["seen"]
@@ -199,20 +225,25 @@ def test_without_gsubd_nothing_is_decided(cluster):
     wait_for(lambda: gsubd.keeps(cluster.ports))
 
 
-def test_without_the_shim_nothing_is_decided(cluster):
+def test_without_shim_and_agents_nothing_is_decided_and_nothing_recorded(one_release):
+    cluster = one_release
     script = cluster.paths.etc / "job_submit.lua"
     before = script.read_text()
-    write_lua(script, "function slurm_job_submit() return slurm.SUCCESS end\n"
-                      "function slurm_job_modify() return slurm.SUCCESS end\nreturn slurm.SUCCESS\n")  # fmt: skip
+    write_lua(script, INERT)
+    for node in cluster.spec.node_names:
+        cluster.stop(f"{agents.PREFIX}{node}")
     try:
-        said = selftest(cluster, "decision", "cpu-only", "opt-out")
+        said = selftest(cluster, "decision", "cpu-only", "opt-out", "exit-code", record="5")
     finally:
         write_lua(script, before)
+        for node in cluster.spec.node_names:
+            cluster.start(f"{agents.PREFIX}{node}")
     assert said.code == 1
     assert said.levels == {
-        "decision": "failed", "cpu-only": "ok", "opt-out": "ok", "cleanup": "ok", "nodes": "ok",
+        "decision": "failed", "cpu-only": "ok", "opt-out": "ok", "exit-code": "failed", "cleanup": "ok", "nodes": "ok",
     }  # fmt: skip
     assert "without a decision" in said.of("decision")["seen"]
+    assert "there is no record of it" in said.of("exit-code")["seen"]
     assert selftest(cluster, "decision").code == 0
 
 
@@ -224,8 +255,9 @@ def write_lua(script: Path, text: str) -> None:
     os.utime(script, (last + 1, last + 1))
 
 
-def test_a_gsubd_of_another_mode_than_the_site_file_is_found(cluster):
+def test_a_gsubd_of_another_mode_than_the_site_file_is_found(one_release):
     """The file says observe, and gsubd, which was not told, goes on in enforce."""
+    cluster = one_release
     before = cluster.paths.site.read_text()
     enforcing = cluster.paths.etc / "site-enforce.toml"
     enforcing.write_text(before.replace('mode = "observe"', 'mode = "enforce"'))
@@ -253,20 +285,8 @@ def test_a_gsubd_of_another_mode_than_the_site_file_is_found(cluster):
     assert "the site is in observe" in seen["seen"] and "NumNodes" in seen["seen"]
 
 
-def test_a_dead_agent_leaves_no_record(cluster):
-    for node in cluster.spec.node_names:
-        cluster.stop(f"{agents.PREFIX}{node}")
-    try:
-        said = selftest(cluster, "exit-code", record="8")
-    finally:
-        for node in cluster.spec.node_names:
-            cluster.start(f"{agents.PREFIX}{node}")
-    assert said.code == 1
-    assert said.levels["exit-code"] == "failed"
-    assert "there is no record of it" in said.of("exit-code")["seen"]
-
-
-def test_a_store_that_cannot_be_written_leaves_no_record(cluster):
+def test_a_store_that_cannot_be_written_leaves_no_record(one_release):
+    cluster = one_release
     store = cluster.paths.gsub_state / "store.db"
     status = store.stat()
     cluster.stop("gsubd")
@@ -274,7 +294,7 @@ def test_a_store_that_cannot_be_written_leaves_no_record(cluster):
     store.chmod(0o444)
     try:
         cluster.start("gsubd")
-        said = selftest(cluster, "exit-code", record="8")
+        said = selftest(cluster, "exit-code", record="5")
     finally:
         cluster.stop("gsubd")
         os.chown(store, status.st_uid, status.st_gid)
@@ -286,14 +306,54 @@ def test_a_store_that_cannot_be_written_leaves_no_record(cluster):
     assert "there is no record of it" in said.of("exit-code")["seen"], said.of("exit-code")
 
 
-def test_without_hooks_the_record_is_found_wanting(cluster):
+def test_without_hooks_the_record_is_found_wanting(one_release):
+    cluster = one_release
     with rewritten(cluster.paths.slurm_conf, r"(?m)^(Prolog|Epilog)=.*\n", ""):
         cluster.run(["scontrol", "reconfigure"], check=True)
-        said = selftest(cluster, "hooks", record="8")
+        said = selftest(cluster, "hooks", record="5")
     cluster.run(["scontrol", "reconfigure"], check=True)
     assert said.code == 1
     assert said.levels["hooks"] == "failed"
     assert re.search(r"the epilog did not tell|there is no record", said.of("hooks")["seen"])
+
+
+SYSTEMCTL = """\
+#!/bin/sh
+[ "$1" = is-active ] && exit 0
+echo "$1 $2" > {folder}/asked
+until [ -e {folder}/done ]; do sleep 0.05; done
+rm {folder}/done
+"""
+
+
+def test_gsubds_unit_is_stopped_and_started_where_the_site_allows_it(one_release):
+    """There is no systemd here: a systemctl stands in that has gsubd really stopped, and really started."""
+    cluster = one_release
+    folder = cluster.paths.root / "systemctl"
+    folder.mkdir()
+    program = folder / "systemctl"
+    program.write_text(SYSTEMCTL.format(folder=folder))
+    program.chmod(0o755)
+    asked, done = folder / "asked", folder / "done"
+    words = ["gsub", "admin", "selftest", "--partition=gpu", "--json", "--yes", "--user=user1"]
+    env = {"PATH": f"{folder}:{cluster.env['PATH']}"}
+    process = cluster.popen(
+        [*words, "--only=dead-service", "--stop-service"],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    for verb in ("stop", "start"):
+        wait_for(lambda: asked.exists() and asked.read_text().endswith("\n"), 60)
+        assert asked.read_text() == f"{verb} gsubd.service\n"
+        asked.unlink()
+        (cluster.stop if verb == "stop" else cluster.start)("gsubd")
+        done.touch()
+    out, err = process.communicate(timeout=120)
+    (seen,) = (one for one in json.loads(out)["scenarios"] if one["name"] == "dead-service")
+    assert (process.returncode, seen["outcome"]) == (0, "ok"), (seen, err)
+    assert seen["facts"]["decided_again_after_seconds"] >= 0
+    wait_for(lambda: gsubd.keeps(cluster.ports))
 
 
 # --- ended in the middle --------------------------------------------------------------------------------------------
