@@ -22,15 +22,6 @@ __all__ = ["doctor"]
 _SCHEMA: Final = 1
 _SLURM_CONF: Final = "/etc/slurm/slurm.conf"
 _STYLES: Final[dict[str, str]] = {"ok": "green", "unknown": "dim", "warning": "yellow", "error": "bold red"}
-_TITLES: Final = {
-    "slurm": "Slurm",
-    "accounting": "Accounting",
-    "trust": "Trust",
-    "submission": "Submission",
-    "hooks": "Hooks",
-    "node": "This node",
-    "service": "Service",
-}
 _ROLES: Final = ("controller", "node", "login")
 
 
@@ -154,6 +145,7 @@ def _print(findings: Sequence[Finding], title: str, *, quiet: bool) -> None:
     from rich.text import Text
 
     from slurm_plugins.install.doctor import CHECKS
+    from slurm_plugins.install.doctor.reference import TITLES
     from slurm_plugins.install.finding import LEVELS
 
     screen = console()
@@ -168,11 +160,11 @@ def _print(findings: Sequence[Finding], title: str, *, quiet: bool) -> None:
 
     screen.print(Text(one_line(title), style="bold"))
     if not quiet:
-        for group in _TITLES:
+        for group, heading in TITLES.items():
             mine = {check.name for check in CHECKS if check.group == group}
             told = [one for one in findings if one.check in mine]
             if told:
-                screen.print(Text(f"\n{_TITLES[group]}", style="bold"))
+                screen.print(Text(f"\n{heading}", style="bold"))
             for one in told:
                 screen.print(line(one))
     if bad:

@@ -27,7 +27,7 @@ def needed(content: bytes) -> tuple[str, ...]:
     """
     try:
         return _needed(content)
-    except (struct.error, IndexError, ValueError) as error:
+    except (struct.error, IndexError, ValueError, OverflowError) as error:
         raise ElfError(f"it is cut short or damaged ({error})") from error
 
 

@@ -37,18 +37,16 @@ def _agent(sight: Sight) -> Iterator[Said]:
 
 def unit(sight: Sight, name: str) -> Iterator[Said]:
     """How systemd has a unit of ours."""
-    there = sight.host.read(sight.layout.units / name)
-    if there is None:
+    path = sight.unit(name)
+    if path is None:
         return
-    if there != part("site_configs", f"systemd/{name}"):
-        yield ok(
-            f"{sight.layout.units / name} is not as this gsub has it: the site's own words, or another release's"
-        )
+    if sight.host.read(path) != part("site_configs", f"systemd/{name}"):
+        yield ok(f"{path} is not as this gsub has it: the site's own words, or another release's")
     enabled = sight.host.run(["systemctl", "is-enabled", name], timeout=_UNIT_SECONDS)
-    if enabled.code is not None and enabled.out.strip() in ("disabled", "masked"):
+    state = enabled.out.strip()
+    if enabled.code is not None and state in ("disabled", "masked"):
         yield warning(
-            f"{name} is {enabled.out.strip()}: it will not run after a restart of this host",
-            f"systemctl enable {name}",
+            f"{name} is {state}: it will not run after a restart of this host", f"systemctl enable {name}"
         )
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 from site_configs.site import SiteError, parse_site
+from slurm_plugins.act.journal import NAME, held_in
 from slurm_plugins.install.doctor.check import (
     ANYWHERE,
     CONTROLLER,
+    HOSTS,
     Check,
     Said,
     UnseenError,
@@ -24,13 +25,16 @@ from slurm_plugins.install.doctor.of_node import unit
 from slurm_plugins.install.doctor.rights import shown
 from slurm_plugins.install.doctor.sight import Sight
 from slurm_plugins.install.doctor.words import some
+from slurm_plugins.install.journal import Journal
 
 __all__ = ["CHECKS"]
 
 _MIB: Final = 1 << 20
 _SILENT: Final = 1800.0
 """Seconds without a word of a node; an agent gives one every five minutes."""
-_HELD: Final = 3600.0
+_SETTLED: Final = 600.0
+_GRACE: Final = 300.0
+"""Seconds after which a held job that was to be released is a forgotten one."""
 
 
 def _site(sight: Sight) -> Iterator[Said]:
@@ -245,6 +249,12 @@ def _heard(sight: Sight) -> Iterator[Said]:
         for node in up
         if node.name in told and _number(told[node.name].get("heard")) < now - _SILENT
     ]
+    if (never or silent) and _lately(sight):
+        yield unknown(
+            f"the service was started less than {_SETTLED / 60:.0f} minutes ago, and may not have heard yet of "
+            f"{some(never + silent)}"
+        )
+        return
     if never:
         yield warning(
             f"never heard of: {some(never)}; is the agent installed there?",
@@ -257,6 +267,12 @@ def _heard(sight: Sight) -> Iterator[Said]:
         )
     if not never and not silent:
         yield ok(f"{len(up)} nodes are up, and heard of")
+
+
+def _lately(sight: Sight) -> bool:
+    """Whether the service has just started: of nodes that have nothing to tell it hears every five minutes."""
+    started = sight.host.stat(Path(sight.site.service.socket))
+    return started is None or sight.question.clock() - started.mtime < _SETTLED
 
 
 def _number(value: Any) -> float:  # noqa: ANN401  (JSON's)
@@ -382,22 +398,41 @@ def _store(sight: Sight) -> Iterator[Said]:
 
 
 def _held(sight: Sight) -> Iterator[Said]:
-    try:
-        journal = import_module("slurm_plugins.act.journal")
-        held = journal.held(sight.layout.act_state)
-    except (ImportError, AttributeError, OSError) as problem:
-        yield unknown(f"gsub-act's journal cannot be read here: {problem}")
+    folder = sight.layout.act_state
+    if sight.host.stat(folder) is None:
+        yield ok("gsub-act is not installed: gsub holds no jobs")
         return
+    if not sight.is_root and not sight.host.names(folder):
+        yield unknown(f"{folder} is not to be seen by this user")
+        return
+    held = held_in(sight.host.read(folder / NAME) or b"")
     now = sight.question.clock()
-    old = [one for one in held if now - one.since > _HELD]
-    if old:
-        one = old[0]
+    over = [one for one in held if now > one.until + _GRACE]
+    if over:
+        shown = ", ".join(one.job for one in over[:5]) + (", …" if len(over) > 5 else "")
         yield warning(
-            f"gsub holds {len(old)} jobs for over an hour, the first of them {one.job}: {one.why}",
-            f"scontrol release {one.job}, or find out why with gsub explain",
+            f"jobs that gsub holds should have been released by now: {shown} (the first: {over[0].why})",
+            f"systemctl status gsub-act; scontrol release {over[0].job}",
         )
     else:
         yield ok(f"gsub holds {len(held)} jobs" if held else "gsub holds no job")
+
+
+def _installation(sight: Sight) -> Iterator[Said]:
+    folder = sight.layout.keep
+    if sight.host.stat(folder) is None:
+        return  # a package, or by hand
+    if not sight.is_root:
+        yield unknown(f"{folder} is root's alone")
+        return
+    journal = Journal(sight.host, folder, sight.question.clock)
+    last = journal.entries[-1] if journal.entries else None
+    if last is not None and (last.event in ("begun", "doing") or journal.unproven()):
+        yield warning(
+            f"an installation did not come to its end; the last that it did: {last.what or last.event}"
+        )
+    elif last is not None:
+        yield ok("the last installation came to its end")
 
 
 CHECKS: Final[tuple[Check, ...]] = (
@@ -500,9 +535,17 @@ CHECKS: Final[tuple[Check, ...]] = (
         CONTROLLER,
     ),
     Check(
+        "installation",
+        "service",
+        "The last `gsub admin install`, `upgrade` or `rollback` came to its end.",
+        "gsub admin install goes on where it was cut off; gsub admin rollback takes all of it back",
+        _installation,
+        HOSTS,
+    ),
+    Check(
         "held-jobs",
         "service",
-        "gsub-act holds no job for long: one that is held and forgotten never runs.",
+        "gsub-act released each job that it holds when it was to: one that is held and forgotten never runs.",
         "scontrol release JOB",
         _held,
         CONTROLLER,

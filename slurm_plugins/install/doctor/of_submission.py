@@ -39,7 +39,7 @@ _LUA_FOLDERS: Final = (
 _CALLS: Final = re.compile(
     r"(?m)^[^\n]*?\b(?:dofile|loadfile)\b[^\n]*?[\"']([^\"'\n]*/(?:gsub|chain)\.lua)[\"']"
 )
-_SOCKET: Final = re.compile(r"\bsetup\s*\(\s*\{[^}]*?\bsocket\s*=\s*[\"']([^\"'\n]+)[\"']", re.DOTALL)
+_SOCKET: Final = re.compile(r"\(\s*\{[^}]*?\bsocket\s*=\s*[\"']([^\"'\n]+)[\"']", re.DOTALL)
 
 
 def _asked_for(sight: Sight) -> bool:
@@ -226,7 +226,7 @@ def _socket(sight: Sight) -> Iterator[Said]:
     path = Path(site.service.socket)
     asked = _SOCKET.search(_without_comments(sight.job_submit or ""))
     wanted = asked[1] if asked else ""
-    if not wanted and sight.job_submit is not None and not _chained(sight):
+    if not wanted and _CALLS.search(sight.job_submit or ""):
         wanted = "/run/gsub/decision.sock"  # gsub.lua's own
     if wanted and wanted != str(path):
         yield error(
@@ -250,10 +250,6 @@ def _socket(sight: Sight) -> Iterator[Said]:
         yield error(f"everybody may write to {path} (mode {found.mode:04o}): the shim does not trust it")
         return
     yield from _may_connect(sight, path)
-
-
-def _chained(sight: Sight) -> bool:
-    return "chain.lua" in (sight.job_submit or "")
 
 
 def _may_connect(sight: Sight, path: Path) -> Iterator[Said]:

@@ -133,7 +133,8 @@ def _user(sight: Sight) -> Iterator[Said]:
         name = "gsub"
     uid = sight.host.uid(name)
     if uid is None:
-        yield error(
+        level = error if sight.has_shim or sight.has_hooks or sight.site_text is not None else warning
+        yield level(
             f"there is no user {name}: the service's answers are not believed here",
             f"groupadd --system --gid N {name}; useradd --system --uid N --gid {name} --shell /usr/sbin/nologin "
             f"{name}, with the N that it has on the controller",
@@ -168,8 +169,8 @@ def _may_meet(sight: Sight, name: str, slurm: str) -> bool:
     """Whether gsubd can give its socket to a group that slurmctld is in; where systemd adds it, the socket shows."""
     if set(sight.host.groups(name)) & set(sight.host.groups(slurm)):
         return True
-    unit = sight.text(sight.layout.units / "gsubd.service") or ""
-    if re.search(r"(?m)^SupplementaryGroups=", unit):
+    unit = sight.unit("gsubd.service")
+    if unit is not None and re.search(r"(?m)^SupplementaryGroups=", sight.text(unit) or ""):
         return True
     return sight.host.stat(_decision_socket(sight)) is not None  # judged there, by its own check
 

@@ -50,7 +50,8 @@ def examine(sight: Sight, *, only: Collection[str] = (), seconds: float = SECOND
     if only:
         checks: Sequence[Check] = [check for check in CHECKS if check.name in only]
     else:
-        checks = [check for check in CHECKS if check.on & set(_roles(sight, seconds))]
+        roles = set(_roles(sight, seconds))
+        checks = [check for check in CHECKS if check.on & roles]
     answers: SimpleQueue[tuple[str, list[Finding]]] = SimpleQueue()
     for check in checks:
         # Not waited for at the end: what hangs in a file system may do so for ever.

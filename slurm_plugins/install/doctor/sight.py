@@ -207,6 +207,15 @@ class Sight:
         """Whether systemd runs this host."""
         return self.host.stat(Path("/run/systemd/system")) is not None
 
+    def unit(self, name: str) -> Path | None:
+        """Where a unit of ours lies; None: systemd has none of that name."""
+        places = [self.layout.units]
+        if self.layout.units == Path(
+            "/etc/systemd/system"
+        ):  # else all is below a prefix, and packages are not it
+            places += [Path("/usr/lib/systemd/system"), Path("/lib/systemd/system")]
+        return next((place / name for place in places if self.host.stat(place / name) is not None), None)
+
     @property
     def roles(self) -> tuple[Role, ...]:
         """What this host is: as was said, else by what runs here or is configured for it."""
@@ -414,15 +423,16 @@ class Sight:
 
     def _service(self) -> Iterator[bool]:
         yield "gsubd" in self.processes
-        yield self.host.stat(self.layout.units / "gsubd.service") is not None
+        yield self.unit("gsubd.service") is not None
         yield self.host.stat(self.layout.state) is not None
         yield self.host.stat(self.layout.site) is not None
 
     @property
     def has_agent(self) -> bool:
         """Whether the agent is on this host, running or not."""
-        there = (self.layout.units / "gsub-noded.service", self.layout.spool, self.layout.run_noded)
-        return any(self.host.stat(path) for path in there)
+        if self.unit("gsub-noded.service") is not None:
+            return True
+        return any(self.host.stat(path) for path in (self.layout.spool, self.layout.run_noded))
 
     def page(self, url: str) -> Page:
         """An open page of the service. Raises NetError, which is no UnseenError: silence is a finding."""
