@@ -80,6 +80,7 @@ class Daemon:
         self._stop = asyncio.Event()
         self._hung_up = asyncio.Event()
         self._open: set[asyncio.Task[None]] = set()
+        self._in_hand: set[asyncio.Task[None]] = set()
 
     def _who_may_ask(self) -> frozenset[int]:
         service = uid_of(self.site.taken.site.service.user)
@@ -121,9 +122,11 @@ class Daemon:
             file.remove()
             server.close()
             tending.cancel()
-            for task in tuple(self._open):
+            for task in self._open - self._in_hand:
                 task.cancel()
             await loop.run_in_executor(self._hand, self.desk.end, _END)
+            if self._open:
+                await asyncio.wait(self._open, timeout=1)  # their answers were there before the end began
         finally:
             tending.cancel()
             file.close()
@@ -158,14 +161,16 @@ class Daemon:
             elif len(self._open) > _CONNECTIONS:
                 await self._turn_away(reader, writer, uid, "there are too many connections")
             else:
-                await self._converse(reader, writer, uid)
-        except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError):
-            pass  # gone: what was begun is done, and the asker asks again by its id
+                await self._converse(task, reader, writer, uid)
+        except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # gone, or we are: what was begun is done, and the asker asks again by its id
         finally:
             self._open.discard(task)
             writer.close()
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, uid: int) -> None:
+    async def _converse(
+        self, task: asyncio.Task[None], reader: asyncio.StreamReader, writer: asyncio.StreamWriter, uid: int
+    ) -> None:
         loop = asyncio.get_running_loop()
         while not self._stop.is_set():
             try:
@@ -173,8 +178,12 @@ class Daemon:
             except asyncio.LimitOverrunError:
                 await self._turn_away(reader, writer, uid, f"a request has at most {MAX_LINE} bytes")
                 return
-            writer.write(await loop.run_in_executor(self._hand, self.desk.answer, line, uid))
-            await asyncio.wait_for(writer.drain(), _HALF)
+            self._in_hand.add(task)
+            try:
+                writer.write(await loop.run_in_executor(self._hand, self.desk.answer, line, uid))
+                await asyncio.wait_for(writer.drain(), _HALF)
+            finally:
+                self._in_hand.discard(task)
 
     async def _turn_away(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, uid: int, why: str

@@ -71,6 +71,8 @@ class Journal:
         self.path = folder / NAME
         self._file_bytes = file_bytes
         self._files = files
+        self._begun = 0
+        """Bytes with which the present file was begun anew."""
         _check(folder)
         self._lock = _locked(folder)
         try:
@@ -128,11 +130,11 @@ class Journal:
 
     def _open(self) -> int:
         handle = os.open(self.path, _FLAGS | os.O_APPEND, 0o600)
-        size = os.fstat(handle).st_size
-        # What a crash cut off must not swallow the next line
-        if size and os.pread(handle, 1, size - 1) != b"\n":
-            with suppress(OSError):
-                os.write(handle, b"\n")
+        # What a crash cut off was not on disk when Slurm was asked: it stands for nothing
+        content = _content(handle)
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            os.ftruncate(handle, whole)
         return handle
 
     def _append(self, data: bytes, *, sync: bool = True) -> None:
@@ -154,7 +156,8 @@ class Journal:
             ours = os.path.samestat(here, os.fstat(self._handle))
         except FileNotFoundError:
             ours = False
-        if ours and here.st_size + more <= self._file_bytes:
+        # Not before it has doubled: what has to be kept may be more than a file is meant to hold
+        if ours and here.st_size + more <= max(self._file_bytes, 2 * self._begun):
             return
         self.book.forget(now)
         fresh = self.path.with_name(f".{NAME}.new")
@@ -174,6 +177,7 @@ class Journal:
             raise
         os.close(self._handle)
         self._handle = handle
+        self._begun = os.fstat(handle).st_size
 
     def _keep_old(self) -> None:
         for number in range(self._files, 1, -1):

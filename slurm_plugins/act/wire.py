@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
@@ -116,8 +117,8 @@ def decode_answer(line: bytes) -> Answer:
 
 
 def digest_of(request: Request) -> str:
-    """What two requests of one id must share to be the same."""
+    """What two requests of one id must share to be the same, as a digest."""
     same: Mapping[str, object] = {
         "cluster": request.cluster, "job": request.job, "verb": request.verb, "fields": request.fields,
     }  # fmt: skip
-    return msgspec.json.encode(same, order="sorted").decode()
+    return hashlib.sha256(msgspec.json.encode(same, order="sorted")).hexdigest()[:32]
