@@ -688,3 +688,10 @@ def test_fields_with_spaces_and_odd_keys():
     assert fields_of(text)["SubmitLine"] == "sbatch -N 1 --x=Y=2"
     assert fields_of(text)["ReqB:S:C:T"] == "0:0:*:*"
     assert differences(fields_of(text), {**fields_of(text), "JobId": "8", "AllocNode:Sid": "n2:1"}) == ()
+
+
+def test_the_guide_has_the_table():
+    guide = (Path(__file__).parents[2] / "docs/selftest.md").read_text()
+    rows = [f"| `{one.name}` | {one.shows} | {one.needs} |" for one in SCENARIOS]
+    assert "\n".join(rows) + "\n\n" in guide
+    assert f"at most {MOST_JOBS} jobs" in guide

@@ -162,14 +162,11 @@ def test_all_is_as_promised_in_observe(cluster, tmp_path):
 
 
 def test_enforce_shows_its_change_on_the_job(cluster):
-    with in_mode(cluster, "enforce"):
-        with ThreadPoolExecutor() as side_by_side:
-            # the one without root asks nothing of gsubd while the other has it stand still
-            other = side_by_side.submit(
-                selftest, cluster, "hooks", "hung-service", "authorisation", user="user2"
-            )
-            said = selftest(cluster, "decision", "opt-out", "limits", "hung-service")
-            mine = other.result()
+    with in_mode(cluster, "enforce"), ThreadPoolExecutor() as side_by_side:
+        # the one without root asks nothing of gsubd while the other has it stand still
+        other = side_by_side.submit(selftest, cluster, "hooks", "hung-service", "authorisation", user="user2")
+        said = selftest(cluster, "decision", "opt-out", "limits", "hung-service")
+        mine = other.result()
     assert (said.code, set(said.levels.values())) == (0, {"ok"}), said.file
     assert said.file["mode"] == "enforce"
     assert "NumNodes" in said.of("decision")["seen"]
@@ -212,11 +209,10 @@ def test_a_full_cluster_skips(one_release):
 
 def test_without_gsubd_nothing_is_decided(one_release):
     cluster = one_release
-    with without(cluster, "gsubd"):
-        with ThreadPoolExecutor() as side_by_side:
-            other = side_by_side.submit(selftest, cluster, "hung-service", wait=1)
-            said = selftest(cluster, "decision", "exit-code", user="user1", record="5")
-            root = other.result()
+    with without(cluster, "gsubd"), ThreadPoolExecutor() as side_by_side:
+        other = side_by_side.submit(selftest, cluster, "hung-service", wait=1)
+        said = selftest(cluster, "decision", "exit-code", user="user1", record="5")
+        root = other.result()
     assert said.code == 1
     assert (said.levels["decision"], said.levels["exit-code"]) == ("failed", "failed")
     assert "without a decision" in said.of("decision")["seen"]

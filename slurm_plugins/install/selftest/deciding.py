@@ -118,7 +118,7 @@ def opt_out(world: World) -> Steps:
 
 
 def limits(world: World) -> Steps:
-    """A job that can never run gets Slurm's own answer, in enforce gsub's; whoever asks hears gsub's words too."""
+    """A job that can never run is refused as Slurm does; gsub's words come beside that, in enforce instead of it."""
     yield
     world.needs_gpus()
     options = ("--nodes=1", f"--gpus-per-node={_TOO_MANY}")

@@ -177,7 +177,7 @@ def requeue(world: World) -> Steps:
 
 
 def authorisation(world: World) -> Steps:
-    """Another user is told that there is no such job; so is nobody who has no right to it."""
+    """Another user is answered as if the job had never been."""
     records = world.needs_records()
     asked = _measured(world)
     summary = yield from _recorded(world, asked, 0)
