@@ -57,6 +57,11 @@ def test_they_are_three_lines_at_the_top() -> None:
     assert 'socket = "/run/gsub/decision.sock"' in added[1]
 
 
+def test_the_document_shows_them() -> None:
+    document = Path(__file__).parents[2] / "docs/shim.md"
+    assert chained(b"", LAYOUT) in document.read_bytes()
+
+
 def test_a_first_line_that_lua_skips_stays_first() -> None:
     assert chained(b"#!/usr/bin/lua\nreturn 0\n", LAYOUT).startswith(b"#!/usr/bin/lua\n-- >>> gsub")
     assert chained(b"\xef\xbb\xbfreturn 0\n", LAYOUT).startswith(b"\xef\xbb\xbf-- >>> gsub")
