@@ -280,3 +280,31 @@ def test_as_slurm_user_where_a_site_says_so(acting: Acting, tmp_path: Path) -> N
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=30)
     assert process.returncode == 0
+
+
+def test_the_mode_of_the_site_is_changed_by_its_command(acting: Acting) -> None:
+    cluster, job = acting.cluster, acting.waiting()
+    text = cluster.paths.site.read_text()
+
+    def mode(*words: str, code: int = 0) -> str:
+        where = [f"--metrics=127.0.0.1:{cluster.ports.gsubd}", f"--prefix={cluster.paths.root}"]
+        done = cluster.run(["gsub", "admin", "mode", *words, *where], user=None)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    try:
+        assert "gsubd has this file in force" in mode()
+        assert "Slurm has no partition gup" in mode("observe", "--partition=gup", code=2)
+        assert "Slurm has no account labs" in mode("observe", "--account=labs", code=2)
+        assert cluster.paths.site.read_text() == text
+        assert "partition gpu: as the site, enforce -> advise" in mode("advise", "--partition=gpu")
+        acting.wait(lambda: "in advise" in acting.ask("hold", job)["said"])
+        # forced: doctor knows clusters that were installed, and this one was not
+        mode("enforce", "--partition=gpu", "--rollout=100", "--force")
+        acting.wait(lambda: acting.ask("hold", job)["result"] == "done")
+        assert acting.ask("release", job)["result"] == "done"
+        mode("observe", "--account=lab")
+        acting.wait(lambda: "in observe" in acting.ask("hold", job)["said"])
+    finally:
+        cluster.write_site(text)
+    acting.wait(lambda: "only a job that failed" in acting.ask("requeue", job)["said"])
