@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -243,22 +244,38 @@ def test_a_sites_rules_mean_what_they_meant(lua: str, tmp_path: Path, style: str
     assert not expected or style.startswith("log functions") or NOTE in after
 
 
-BREAKS = {
-    "the folder is gone": lambda libexec: shutil.rmtree(libexec),
-    "a link to nowhere": lambda libexec: (shutil.rmtree(libexec), libexec.symlink_to("/nonexistent")),
-    "chain.lua is gone": lambda libexec: (libexec / "chain.lua").unlink(),
-    "chain.lua is a folder": lambda libexec: (
-        (libexec / "chain.lua").unlink(),
-        (libexec / "chain.lua").mkdir(),
-    ),
-    "chain.lua is not Lua": lambda libexec: (libexec / "chain.lua").write_bytes(b"\x7fELF\0\1"),
-    "chain.lua is another thing": lambda libexec: (libexec / "chain.lua").write_text("return 7"),
-    "gsub.lua is gone": lambda libexec: (libexec / "gsub.lua").unlink(),
-    "gsub.lua is empty": lambda libexec: (libexec / "gsub.lua").write_text(""),
-    "gsub.lua raises": lambda libexec: (libexec / "gsub.lua").write_text("error({})"),
-    "gsub.lua lacks setup": lambda libexec: (libexec / "gsub.lua").write_text(
-        "return { submit = function() end }"
-    ),
+def dangling(libexec: Path) -> None:
+    shutil.rmtree(libexec)
+    libexec.symlink_to("/nonexistent")
+
+
+def without(name: str) -> Callable[[Path], None]:
+    return lambda libexec: (libexec / name).unlink()
+
+
+def holding(name: str, content: bytes) -> Callable[[Path], None]:
+    def broken(libexec: Path) -> None:
+        (libexec / name).write_bytes(content)
+
+    return broken
+
+
+def a_folder(libexec: Path) -> None:
+    (libexec / "chain.lua").unlink()
+    (libexec / "chain.lua").mkdir()
+
+
+BREAKS: dict[str, Callable[[Path], None]] = {
+    "the folder is gone": shutil.rmtree,
+    "a link to nowhere": dangling,
+    "chain.lua is gone": without("chain.lua"),
+    "chain.lua is a folder": a_folder,
+    "chain.lua is not Lua": holding("chain.lua", b"\x7fELF\0\1"),
+    "chain.lua is another thing": holding("chain.lua", b"return 7"),
+    "gsub.lua is gone": without("gsub.lua"),
+    "gsub.lua is empty": holding("gsub.lua", b""),
+    "gsub.lua raises": holding("gsub.lua", b"error({})"),
+    "gsub.lua lacks setup": holding("gsub.lua", b"return { submit = function() end }"),
 }
 
 

@@ -193,8 +193,8 @@ def test_who_may_not_read_the_shim_is_told(cluster: Cluster, user: str | None) -
     libexec = layout(cluster).libexec
     libexec.mkdir(parents=True)
     libexec.parent.chmod(0o755)
-    for name, body in FILES.items():
-        (libexec / name).write_bytes(body)
+    for name, text in FILES.items():
+        (libexec / name).write_bytes(text)
     libexec.chmod(0o700)
     command, body = asked(cluster, (chained(SITE, layout(cluster)), {}, "lua"))
     [found] = json.loads(cluster.run(command, input=body).stdout)
