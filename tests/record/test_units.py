@@ -60,7 +60,7 @@ def test_systemd_finds_nothing_wrong(tmp_path, name):
 
 
 def test_there_is_a_unit_for_each_daemon():
-    assert SERVICES == ["gsub-noded.service", "gsubd.service"]
+    assert SERVICES == ["gsub-act.service", "gsub-noded.service", "gsubd.service"]
 
 
 def test_the_agent_can_be_started_where_a_file_server_hangs_and_sees_devices_that_come_late():
@@ -94,6 +94,8 @@ def test_folders_and_users_are_what_systemd_takes(tmp_path):
     users = (tmp_path / "etc/passwd").read_text()
     assert "gsub:x:890:890:" in users  # on every host the same
     assert "gsub-act:x:" in users
-    assert "slurm" not in (tmp_path / "etc/group").read_text()  # Slurm's to make, with the number that a site gives it
+    assert (
+        "slurm" not in (tmp_path / "etc/group").read_text()
+    )  # Slurm's to make, with the number that a site gives it
     for folder in ("var/spool/gsub", "var/spool/gsub/new"):
         assert (tmp_path / folder).stat().st_mode & 0o777 == 0o700
