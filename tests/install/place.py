@@ -88,7 +88,7 @@ class Place:
         host.says("groupdel")
         host.answer("id -g", lambda argv, _: Ran(0, str(self.host.users[argv[-1]])))
         host.answer("systemctl", self._systemctl)
-        host.answer("rm", lambda argv, _: (self.host.lose(argv[-1]), Ran(0))[1])
+        host.answer("rm", self._rm)
         host.answer(("/opt/gsub/bin/gsubd", "--help"), lambda *_: self.programs)
         host.answer(("/opt/gsub/bin/gsub-noded", "--help"), lambda *_: self.programs)
 
@@ -134,6 +134,10 @@ class Place:
     def _userdel(self, argv: tuple[str, ...], _: str) -> Ran:
         self.host.users.pop("gsub", None)
         self.host.members.pop("gsub", None)
+        return Ran(0)
+
+    def _rm(self, argv: tuple[str, ...], _: str) -> Ran:
+        self.host.lose(argv[-1])
         return Ran(0)
 
     active: set[str] = field(default_factory=set)
@@ -195,7 +199,12 @@ class Place:
         return engine.rollback(self.host, wish, journal, self.around(), found)
 
     def text(self, path: Path = CONF) -> str:
-        return (self.host.read(path) or b"").decode()
+        return self.content(path).decode()
+
+    def content(self, path: Path | str) -> bytes:
+        found = self.host.read(Path(path))
+        assert found is not None, f"{path} is not there"
+        return found
 
     def left(self) -> list[str]:
         """What of gsub is anywhere on the host, but for the store's folder."""

@@ -11,7 +11,7 @@ KEEP = Path("/var/lib/gsub-install")
 CONF = Path("/etc/slurm.conf")
 
 
-def journal(host):
+def journal(host: FakeHost) -> Journal:
     return Journal(host, KEEP, lambda: 1.5)
 
 
@@ -48,12 +48,12 @@ def test_a_line_of_a_later_version_is_kept_and_passed_over():
     host.folder("/var/lib")
     book = journal(host)
     book.add("begun", "install", version="1")
-    text = host.read(KEEP / "journal.jsonl")
+    text = host.read(KEEP / "journal.jsonl") or b""
     host.put(KEEP / "journal.jsonl", b'{"event":"dreamt of"}\n' + text)
     again = journal(host)
     assert [entry.event for entry in again.entries] == ["begun"]
     again.add("done")
-    assert host.read(KEEP / "journal.jsonl").startswith(b'{"event":"dreamt of"}\n')
+    assert (host.read(KEEP / "journal.jsonl") or b"").startswith(b'{"event":"dreamt of"}\n')
 
 
 def test_a_copy_that_was_changed_is_no_copy():

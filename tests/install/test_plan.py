@@ -10,15 +10,13 @@ import pytest
 from slurm_plugins.install import engine
 from slurm_plugins.install.desired import bare, hooked
 from slurm_plugins.install.job_submit import is_chained
+from slurm_plugins.install.plan import Plan
 from slurm_plugins.install.steps import Answer, Command, Prove, Put, Reconfigure, Rehearse
 from tests.install.place import CONF, LIBEXEC, SITE_LUA, Place
-
-NODE = frozenset({"node"})
-CONTROLLER = frozenset({"controller"})
-BOTH = NODE | CONTROLLER
+from tests.install.test_apply import BOTH, CONTROLLER, NODE
 
 
-def puts(plan, suffix=""):
+def puts(plan: Plan, suffix: str = "") -> dict[str, Put]:
     return {
         str(step.path): step
         for step in plan.steps
@@ -26,7 +24,7 @@ def puts(plan, suffix=""):
     }
 
 
-def after(plan, path=CONF):
+def after(plan: Plan, path: Path | str = CONF) -> str:
     return puts(plan)[str(path)].content.decode()
 
 
@@ -49,7 +47,7 @@ def test_a_node_gets_files_that_slurm_does_not_know_of():
 def test_a_controller_is_changed_in_an_order_that_is_harmless_wherever_it_ends():
     plan = Place(systemd=True).plan(CONTROLLER, nodes_ready=True)
     order = [
-        next(i for i, step in enumerate(plan.steps) if found(step))
+        next(i for i, step in enumerate(plan.steps) if found(step))  # type: ignore[no-untyped-call]
         for found in (
             lambda s: isinstance(s, Command) and s.argv[0] == "useradd",
             lambda s: isinstance(s, Put) and s.path.name == "gsub.lua",
@@ -298,7 +296,7 @@ def test_without_slurm_conf_a_node_still_gets_its_files():
 
 def test_a_configless_node_reads_its_copy():
     place = Place()
-    place.host.put("/run/slurm/conf/slurm.conf", place.host.read(CONF))
+    place.host.put("/run/slurm/conf/slurm.conf", place.content(CONF))
     place.host.lose(CONF)
     assert "/etc/gsub/site.toml" in puts(place.plan(NODE))
 

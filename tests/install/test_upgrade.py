@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from slurm_plugins.install import desired
+from slurm_plugins.install import desired, layout
 from slurm_plugins.install.host import Ran
 from slurm_plugins.install.rehearse import Rehearsal
 from slurm_plugins.install.steps import Command, Programs, Put, Rehearse
 from tests.install.fakes import Killed
-from tests.install.place import CONF, LIBEXEC, SITE_LUA
+from tests.install.place import CONF, LIBEXEC, SITE_LUA, Place
 from tests.install.test_apply import BOTH, CONTROLLER, LUA, place
 from tests.install.test_rollback import tree
 
@@ -19,18 +20,18 @@ NEW = b"-- a later version\n"
 
 
 @pytest.fixture
-def newer(monkeypatch):
+def newer(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """From when it is called on, gsub's files are those of a later version."""
 
-    def begin():
-        part = desired.part
+    def begin() -> None:
+        part = layout.part
         monkeypatch.setattr(desired, "part", lambda package, name: part(package, name) + NEW)
 
     return begin
 
 
-def shim(here):
-    return {name: here.host.read(LIBEXEC / name) for name in here.host.names(LIBEXEC)}
+def shim(here: Place) -> dict[str, bytes]:
+    return {name: here.content(LIBEXEC / name) for name in here.host.names(LIBEXEC)}
 
 
 def test_install_leaves_another_version_to_upgrade(newer):
@@ -125,7 +126,7 @@ def test_killed_at_any_change(newer, then):
         clean = tree(here)
         here.install(BOTH, nodes_ready=True)
         with pytest.MonkeyPatch.context() as patch:
-            part = desired.part
+            part = layout.part
             patch.setattr(desired, "part", lambda package, name, part=part: part(package, name) + NEW)
             here.host.killed_before = len(here.host.changes) + at
             try:
@@ -166,4 +167,4 @@ def test_half_a_file_is_never_there(newer):
     assert seen
     assert all(files[name] in (content, content + NEW) for files in seen for name, content in old.items())
     assert Path(LUA).parent == CONF.parent
-    assert here.host.read(LUA).endswith(SITE_LUA)
+    assert here.content(LUA).endswith(SITE_LUA)
