@@ -116,6 +116,13 @@ def selftest(cluster: Cluster, *only: str, user: str | None = None, wait: int = 
     return Said(done.returncode, done.stdout, done.stderr, json.loads(done.stdout or "{}"))
 
 
+def too_slow(said: Said) -> set[str]:
+    """What could not be told since this machine is so busy that no submission was through in 3 s."""
+    return {
+        one["name"] for one in said.file["scenarios"] if "this machine is too slow to tell" in one["seen"]
+    }
+
+
 def queued(cluster: Cluster) -> list[str]:
     return cluster.run(["squeue", "-h", "-n", "gsub-selftest", "-o", "%i %T"]).stdout.splitlines()
 
@@ -147,11 +154,12 @@ def test_all_is_as_promised_in_observe(cluster, tmp_path):
     said = selftest(cluster)
     wrong = {one["name"]: one["seen"] for one in said.file["scenarios"] if one["outcome"] == "failed"}
     assert (said.code, wrong) == (0, {})
-    expected = {one.name: "ok" for one in SCENARIOS} | {"dead-service": "skipped"}
-    assert said.levels == expected
+    skipped = {one["name"]: one["seen"] for one in said.file["scenarios"] if one["outcome"] == "skipped"}
+    assert "--stop-service" in skipped.pop("dead-service")
+    assert set(skipped) <= too_slow(said)
+    assert said.levels.keys() == {one.name for one in SCENARIOS}
     assert said.of("requeue")["facts"]["requeue_delay_seconds"] == DELAY
     assert said.of("usage")["facts"]["gpus_measured"] == 1
-    assert said.of("hung-service")["facts"]["submissions"] >= 1
     assert queued(cluster) == []
     assert said.file["jobs_made"] <= MOST_JOBS
     # nobody who reads the file learns whose cluster it is
@@ -167,7 +175,8 @@ def test_enforce_shows_its_change_on_the_job(cluster):
         other = side_by_side.submit(selftest, cluster, "hooks", "hung-service", "authorisation", user="user2")
         said = selftest(cluster, "decision", "opt-out", "limits", "hung-service")
         mine = other.result()
-    assert (said.code, set(said.levels.values())) == (0, {"ok"}), said.file
+    wrong = {name for name, level in said.levels.items() if level != "ok"}
+    assert (said.code, wrong - too_slow(said)) == (0, set()), said.file
     assert said.file["mode"] == "enforce"
     assert "NumNodes" in said.of("decision")["seen"]
     # an ordinary user is shown what needs no root
@@ -355,10 +364,17 @@ def test_gsubds_unit_is_stopped_and_started_where_the_site_allows_it(one_release
 # --- ended in the middle --------------------------------------------------------------------------------------------
 
 
+def hears_sigint() -> None:
+    """Who starts tests in a shell's background has them ignore SIGINT, and so would the command."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name)
 def test_an_end_in_the_middle_leaves_no_job(cluster, number):
     words = ["gsub", "admin", "selftest", "--partition=gpu", "--yes", "--user=user1"]
-    process = cluster.popen([*words, "--only=cancelled", "--only=decision"], start_new_session=True)
+    process = cluster.popen(
+        [*words, "--only=cancelled", "--only=decision"], start_new_session=True, preexec_fn=hears_sigint
+    )
     wait_for(lambda: queued(cluster))
     os.killpg(process.pid, number)
     assert process.wait(60) == 130
