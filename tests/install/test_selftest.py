@@ -32,7 +32,7 @@ from slurm_plugins.install.selftest import recording
 from slurm_plugins.install.selftest.bounds import JOB_NAME, MOST_JOBS, Bounds
 from slurm_plugins.install.selftest.halt import HaltError, LocalHalt, peer
 from slurm_plugins.install.selftest.outcome import EndedError, Outcome, Result, Steps, ok
-from slurm_plugins.install.selftest.queue import Queue, Submitter
+from slurm_plugins.install.selftest.queue import Queue, Submitter, Wish
 from slurm_plugins.install.selftest.records import NoAnswerError
 from slurm_plugins.install.selftest.report import Facts, Pseudonyms, document
 from slurm_plugins.install.selftest.runner import run
@@ -208,7 +208,7 @@ def scenario(name: str) -> Scenario:
 def test_every_job_is_within_its_bounds():
     slurm = FakeSlurm()
     queue = world(slurm, bounds=Bounds("gpu", "lab", "low", minutes=2)).queue
-    queue.submit("usage", gpus=1)
+    queue.submit(Wish("usage", gpus=1))
     (line,) = slurm.lines
     assert {
         "--job-name=gsub-selftest", "--partition=gpu", "--account=lab", "--qos=low", "--time=2", "--nice=100",
@@ -232,14 +232,14 @@ def test_root_turns_into_the_user_and_hands_nothing_of_its_environment_on():
 def test_no_more_jobs_than_were_told():
     queue = world(FakeSlurm()).queue
     for _ in range(MOST_JOBS // 3):
-        queue.submit("array", tasks=3)
+        queue.submit(Wish("array", tasks=3))
     with pytest.raises(EndedError, match="jobs that this run may make"):
-        queue.submit("array", tasks=3)
+        queue.submit(Wish("array", tasks=3))
 
 
 def test_what_the_site_refuses_anyway_is_skipped():
     with pytest.raises(EndedError) as caught:
-        world(FakeSlurm(refuses="Invalid account")).queue.submit("usage")
+        world(FakeSlurm(refuses="Invalid account")).queue.submit(Wish("usage"))
     assert caught.value.outcome.level == "skipped" and "Invalid account" in caught.value.outcome.seen
 
 
@@ -257,7 +257,7 @@ def test_what_is_refused_with_gsub_alone_is_a_failure():
     found = world(slurm)
     found.queue.writer = Runner({}, run=with_gsub)
     with pytest.raises(EndedError) as caught:
-        found.queue.submit("usage")
+        found.queue.submit(Wish("usage"))
     assert caught.value.outcome.level == "failed"
 
 
@@ -278,7 +278,7 @@ def test_whatever_ends_it_the_jobs_are_cancelled():
     slurm = FakeSlurm(full=True)
 
     def body(found: World) -> Iterator[None]:
-        found.queue.submit("usage")
+        found.queue.submit(Wish("usage"))
         yield
         raise Interrupt
 

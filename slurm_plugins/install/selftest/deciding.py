@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from slurm_plugins.install.selftest.outcome import EndedError, Steps, failed, ok, skipped
-from slurm_plugins.install.selftest.queue import Asked
+from slurm_plugins.install.selftest.queue import Asked, Wish
 from slurm_plugins.install.selftest.shown import differences
 from slurm_plugins.install.selftest.world import DOCTOR, World, until
 
@@ -74,7 +74,7 @@ def _asked(world: World) -> tuple[Asked, int]:
     """A job that asks gsub to tell all. A busy machine may answer after the shim's deadline: then again."""
     queue = world.queue
     for tries in range(1, _TRIES + 1):
-        asked = queue.submit("decision", gpus=queue.open_gpus, later=True, word="explain")
+        asked = queue.submit(Wish("decision", gpus=queue.open_gpus, later=True, word="explain"))
         if asked.said:
             break
         if tries < _TRIES:
@@ -87,7 +87,7 @@ def _asked(world: World) -> tuple[Asked, int]:
 def cpu_only(world: World) -> Steps:
     """A job without GPUs passes at once: gsubd is not asked."""
     yield
-    asked = world.queue.ask("cpu-only", gpus=0, only=True, word="explain")
+    asked = world.queue.ask(Wish("cpu-only", gpus=0, word="explain"), only=True)
     if asked.code:
         return skipped(f"the site takes no job without GPUs here: {asked.last}")
     if asked.said or world.written(asked.digest) is not None:
@@ -104,7 +104,9 @@ def opt_out(world: World) -> Steps:
     world.needs_gpus()
     queue = world.queue
     twin = world.twin()
-    asked = queue.submit("opt-out", gpus=queue.open_gpus, later=True, word="explain", comment="gsub:off")
+    asked = queue.submit(
+        Wish("opt-out", gpus=queue.open_gpus, later=True, word="explain", comment="gsub:off")
+    )
     assert asked.job is not None and twin.job is not None  # noqa: S101 - submit() made them
     changed = differences(queue.shown(twin.job), queue.shown(asked.job), but=_COMMENT)
     queue.cancel(asked.job)
@@ -122,8 +124,8 @@ def limits(world: World) -> Steps:
     yield
     world.needs_gpus()
     options = ("--nodes=1", f"--gpus-per-node={_TOO_MANY}")
-    alone = world.queue.ask("limits", gpus=0, only=True, word="off", options=options)
-    asked = world.queue.ask("limits", gpus=0, only=True, word="explain", options=options)
+    alone = world.queue.ask(Wish("limits", gpus=0, word="off", options=options), only=True)
+    asked = world.queue.ask(Wish("limits", gpus=0, word="explain", options=options), only=True)
     if not alone.code:
         raise EndedError(skipped(f"Slurm takes a job of {_TOO_MANY} GPUs on a node here"))
     words = len(set(asked.lines) - set(alone.lines))

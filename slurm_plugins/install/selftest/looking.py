@@ -21,7 +21,7 @@ from slurm_plugins.install.host import Host
 from slurm_plugins.install.layout import Layout
 from slurm_plugins.install.selftest.bounds import Bounds
 from slurm_plugins.install.selftest.halt import LocalHalt
-from slurm_plugins.install.selftest.queue import Queue, Submitter
+from slurm_plugins.install.selftest.queue import Queue, Submitter, Wish
 from slurm_plugins.install.selftest.records import ServiceRecords
 from slurm_plugins.install.selftest.world import World
 
@@ -132,11 +132,11 @@ def _nodes_of(client: CommandClient, partition: str) -> tuple[Node, ...]:
 
 def _probe(queue: Queue) -> None:
     """Find out which jobs the partition takes of this user, without gsub. Raises CannotRunError, SlurmError."""
-    without = queue.ask("probe", gpus=0, only=True, word="off")
+    without = queue.ask(Wish("probe", gpus=0, word="off"), only=True)
     queue.cpu_jobs = not without.code
     if not without.code and not queue.gpus:
         return
-    asked = queue.ask("probe", gpus=queue.gpus, only=True, word="off") if queue.gpus else without
+    asked = queue.ask(Wish("probe", gpus=queue.gpus, word="off"), only=True) if queue.gpus else without
     if asked.code:
         raise CannotRunError(
             f"Slurm takes no job of {queue.who.name} in this partition",
@@ -144,7 +144,7 @@ def _probe(queue: Queue) -> None:
             fix="name another --user, --account, --qos or --partition",
         )
     queue.open_gpus = queue.gpus
-    if queue.gpus and not queue.ask("probe", gpus=2, only=True, word="off").code:
+    if queue.gpus and not queue.ask(Wish("probe", gpus=2, word="off"), only=True).code:
         queue.open_gpus = 2
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Final, Literal, Protocol
 
@@ -23,7 +23,7 @@ from slurm_plugins.install.selftest.bounds import JOB_NAME, MOST_JOBS, Bounds
 from slurm_plugins.install.selftest.outcome import EndedError, failed, skipped
 from slurm_plugins.install.selftest.shown import fields_of
 
-__all__ = ["Asked", "Clock", "Queue", "Submitter"]
+__all__ = ["Asked", "Clock", "Queue", "Submitter", "Wish", "Word"]
 
 Word = Literal["", "off", "explain"]
 """What the user says to gsub: nothing, leave me alone, tell me all."""
@@ -67,6 +67,32 @@ class Submitter:
         kept = {name: ours[name] for name in ("PATH", "SLURM_CONF", "LD_LIBRARY_PATH") if name in ours}
         own = {"HOME": self.home, "USER": self.name, "LOGNAME": self.name, "SHELL": "/bin/sh", "LC_ALL": "C"}
         return kept | own
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A job as it is asked for.
+
+    Parameters
+    ----------
+    what: the scenario, for the script's first line.
+    body: the rest of the script.
+    gpus: None: as few as the partition allows.
+    later: it may not start before the run is over.
+    word: what its user says to gsub.
+    comment: beside the run's mark.
+    options: more of sbatch's.
+    tasks: of an array, for the count.
+    """
+
+    what: str
+    body: str = "exit 0"
+    gpus: int | None = None
+    later: bool = False
+    word: Word = ""
+    comment: str = ""
+    options: tuple[str, ...] = ()
+    tasks: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +140,12 @@ class Queue:
 
     # --- submitting -------------------------------------------------------------------------------------------------
 
-    def submit(self, what: str, body: str = "exit 0", **options: object) -> Asked:
+    def submit(self, wish: Wish) -> Asked:
         """Submit a job. Raises EndedError where it is refused: skipped when the site refuses it without gsub too."""
-        asked = self.ask(what, body, **options)  # type: ignore[arg-type]
+        asked = self.ask(wish)
         if asked.job is not None:
             return asked
-        without = self.ask(what, body, **{**options, "word": "off", "only": True})  # type: ignore[arg-type]
+        without = self.ask(replace(wish, word="off"), only=True)
         if without.code:
             raise EndedError(skipped(f"the site refuses the job, with gsub and without: {without.last}"))
         raise EndedError(
@@ -129,42 +155,20 @@ class Queue:
             )
         )
 
-    def ask(
-        self,
-        what: str,
-        body: str = "exit 0",
-        *,
-        gpus: int | None = None,
-        later: bool = False,
-        only: bool = False,
-        word: Word = "",
-        comment: str = "",
-        options: Sequence[str] = (),
-        tasks: int = 1,
-    ) -> Asked:
-        """Run sbatch.
-
-        Parameters
-        ----------
-        what: the scenario, for the script's first line.
-        gpus: None: as few as the partition allows.
-        later: the job may not start before the run is over.
-        only: `--test-only`: no job is made.
-        comment: beside the run's mark.
-        tasks: array tasks, for the count.
-        """
+    def ask(self, wish: Wish, *, only: bool = False) -> Asked:
+        """Run sbatch. `only`: --test-only, which asks gsub too, and makes no job. Raises EndedError, SlurmError."""
         if not only:
-            self._count += tasks
+            self._count += wish.tasks
             if self._count > MOST_JOBS:
                 raise EndedError(
                     skipped(
                         f"the {MOST_JOBS} jobs that this run may make are made", "run it again with --only"
                     )
                 )
-        script = f"#!/bin/sh\n# {JOB_NAME} {self.mark} {what}\n{body}\n"
-        argv = [*self._options(comment), *self._gpu_options(gpus), *options]
-        argv += ["--test-only"] if only else [f"--begin={_LATER}"] if later else []
-        env = self.who.environment(self.writer.env) | ({"GSUB": word} if word else {})
+        script = f"#!/bin/sh\n# {JOB_NAME} {self.mark} {wish.what}\n{wish.body}\n"
+        argv = [*self._options(wish.comment), *self._gpu_options(wish.gpus), *wish.options]
+        argv += ["--test-only"] if only else [f"--begin={_LATER}"] if wish.later else []
+        env = self.who.environment(self.writer.env) | ({"GSUB": wish.word} if wish.word else {})
         began = self.clock.now()
         done = self.writer.write(
             self.who.argv(["sbatch", *argv]), stdin=script.encode(), env=env, timeout=_SUBMIT_SECONDS

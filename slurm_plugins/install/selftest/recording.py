@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from profiler.answers import JobSummary, Usage
 from slurm_plugins.install.selftest.outcome import Fact, Outcome, Steps, failed, ok, skipped
-from slurm_plugins.install.selftest.queue import Asked
+from slurm_plugins.install.selftest.queue import Asked, Wish
 from slurm_plugins.install.selftest.records import NoAnswerError
 from slurm_plugins.install.selftest.world import DOCTOR, World, until
 
@@ -97,7 +97,7 @@ def exit_code(world: World) -> Steps:
 def cancelled(world: World) -> Steps:
     """A job that is cancelled while it runs is in the record as cancelled."""
     world.needs_records()
-    asked = world.queue.submit("cancelled", "sleep 50")
+    asked = world.queue.submit(Wish("cancelled", "sleep 50"))
     number = _number(asked)
     yield from world.wait_for_start(number)
     if world.queue.ended(number):
@@ -112,7 +112,7 @@ def cancelled(world: World) -> Steps:
 def array(world: World) -> Steps:
     """Each task of an array has a record of its own."""
     records = world.needs_records()
-    asked = world.queue.submit("array", "sleep 1; exit 0", options=("--array=1-3",), tasks=3)
+    asked = world.queue.submit(Wish("array", "sleep 1; exit 0", options=("--array=1-3",), tasks=3))
     number = _number(asked)
     yield from _end(world, number)
 
@@ -136,7 +136,7 @@ def two_nodes(world: World) -> Steps:
         return skipped(f"no job on two nodes was made: {why}")
     options = ("--nodes=2-2", "--ntasks=2", "--ntasks-per-node=1")
     gpus = 0 if world.queue.cpu_jobs else 2 * world.gpus
-    asked = world.queue.submit("two-nodes", "sleep 2", gpus=gpus, options=options)
+    asked = world.queue.submit(Wish("two-nodes", "sleep 2", gpus=gpus, options=options))
     yield from world.wait_for_start(_number(asked))
     summary = yield from _recorded(world, asked, 0)
     found = yield from _usage(world, summary)
@@ -151,7 +151,7 @@ def requeue(world: World) -> Steps:
     world.needs_records()
     delay = world.requeue_delay()
     options = ("--requeue", "--open-mode=append")
-    asked = world.queue.submit("requeue", _REQUEUE, options=options)
+    asked = world.queue.submit(Wish("requeue", _REQUEUE, options=options))
     number = _number(asked)
     yield from world.wait_for_start(number)
     restarted = yield from until(
@@ -201,13 +201,13 @@ def authorisation(world: World) -> Steps:
 def _measured(world: World) -> Asked:
     """A job that does nothing for a known time on the GPU that it asks for."""
     return world.once(
-        "measured", lambda: world.queue.submit("usage", f"sleep {_SLEEPS:.0f}", gpus=world.gpus)
+        "measured", lambda: world.queue.submit(Wish("usage", f"sleep {_SLEEPS:.0f}", gpus=world.gpus))
     )
 
 
 def _ends(world: World, what: str, body: str, state: str, code: int) -> Steps:
     world.needs_records()
-    asked = world.queue.submit(what, body)
+    asked = world.queue.submit(Wish(what, body))
     summary = yield from _told(world, asked, 0)
     if (summary.state, summary.exit_code) != (state, code):
         return failed(

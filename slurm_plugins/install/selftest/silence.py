@@ -7,7 +7,7 @@ from typing import Final
 
 from slurm_plugins.install.selftest.halt import MOST_SECONDS, HaltError
 from slurm_plugins.install.selftest.outcome import EndedError, Outcome, Steps, failed, ok, skipped
-from slurm_plugins.install.selftest.queue import Asked
+from slurm_plugins.install.selftest.queue import Asked, Wish
 from slurm_plugins.install.selftest.shown import differences
 from slurm_plugins.install.selftest.world import DOCTOR, Halt, World, until
 
@@ -80,10 +80,10 @@ def _silent(
         return skipped(f"gsubd was not stopped: {error}")
     try:
         began = queue.clock.now()
-        job = queue.submit(what, gpus=world.queue.open_gpus, later=True, word="explain")
+        job = queue.submit(Wish(what, gpus=world.queue.open_gpus, later=True, word="explain"))
         asked = [job] if queue.clock.now() < began + seconds else []
         while asked and len(asked) < _ASKED:
-            one = queue.ask(what, gpus=world.queue.open_gpus, only=True, word="explain")
+            one = queue.ask(Wish(what, gpus=world.queue.open_gpus, word="explain"), only=True)
             if queue.clock.now() >= began + seconds:
                 break
             asked.append(one)
@@ -139,9 +139,9 @@ def _judged(world: World, twin: Asked, job: Asked, *, plain: float, asked: list[
 
 def _unasked(world: World, what: str) -> float:
     """Seconds of a submission about which nobody is asked."""
-    return world.queue.ask(what, gpus=world.queue.open_gpus, only=True, word="off").seconds
+    return world.queue.ask(Wish(what, gpus=world.queue.open_gpus, word="off"), only=True).seconds
 
 
 def _decided(world: World, what: str) -> bool | None:
-    asked = world.queue.ask(what, gpus=world.queue.open_gpus, only=True, word="explain")
+    asked = world.queue.ask(Wish(what, gpus=world.queue.open_gpus, word="explain"), only=True)
     return True if asked.said else None

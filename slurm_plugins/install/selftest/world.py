@@ -12,7 +12,7 @@ from site_configs.site_model import Mode, Site
 from slurm_plugins.client.values import Node
 from slurm_plugins.install.selftest.bounds import Bounds
 from slurm_plugins.install.selftest.outcome import EndedError, Outcome, skipped
-from slurm_plugins.install.selftest.queue import Asked, Queue
+from slurm_plugins.install.selftest.queue import Asked, Queue, Wish
 from slurm_plugins.install.selftest.records import Records
 from slurm_plugins.service.records import tail
 
@@ -95,7 +95,7 @@ class World:
     def twin(self) -> Asked:
         """A job with a GPU of which gsub is told nothing: what Slurm alone makes of it."""
         return self.once(
-            "twin", lambda: self.queue.submit("twin", gpus=self.queue.open_gpus, later=True, word="off")
+            "twin", lambda: self.queue.submit(Wish("twin", gpus=self.queue.open_gpus, later=True, word="off"))
         )
 
     def written(self, digest: str) -> Mapping[str, Any] | None:
