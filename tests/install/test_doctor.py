@@ -291,6 +291,20 @@ def test_a_prolog_folder_with_a_link_to_ours_is_ours():
     assert "50-site is not executable" in bad.seen
 
 
+def test_a_controller_does_not_judge_by_folders_that_only_nodes_have():
+    scene = healthy(RELEASES[0])
+    for key, name in (("Prolog", "prolog"), ("Epilog", "epilog")):
+        scene.config(key, f"{scene.layout.libexec}/{name}.d/*")
+    scene.question = replace(scene.question, roles=("controller",))
+    assert not {one.level for one in scene.diagnose(only=["hooks-called"])} & {"warning", "error"}
+
+
+def test_a_group_of_a_directory_service_is_not_known_by_its_number():
+    scene = healthy(RELEASES[0])
+    scene.host.entries[scene.paths.decision_socket].gid = 777_777
+    assert set(_levels(scene, only=["decision-socket"])) == {"unknown"}
+
+
 @pytest.mark.parametrize("wide", [True, False])
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_the_libraries_that_an_elf_file_needs(wide, order):

@@ -80,6 +80,11 @@ def wait_for(ready: Callable[[], Any], seconds: float = 60) -> Any:
     return found
 
 
+def scontrol(cluster: Cluster, *words: str) -> None:
+    """Again, while slurmctld is away: a reconfigure of 24.11 and newer starts another one."""
+    wait_for(lambda: cluster.run(["scontrol", *words]).returncode == 0)
+
+
 # --- faults, planted and taken away -----------------------------------------------------------------------------------
 
 
@@ -87,24 +92,30 @@ def wait_for(ready: Callable[[], Any], seconds: float = 60) -> Any:
 def mode(path: Path, bits: int) -> Iterator[None]:
     before = path.stat().st_mode
     path.chmod(bits)
-    yield
-    path.chmod(before)
+    try:
+        yield
+    finally:
+        path.chmod(before)
 
 
 @contextmanager
 def away(path: Path) -> Iterator[None]:
     hidden = path.with_name(f".{path.name}.hidden")
     path.rename(hidden)
-    yield
-    hidden.rename(path)
+    try:
+        yield
+    finally:
+        hidden.rename(path)
 
 
 @contextmanager
 def there(path: Path, text: str) -> Iterator[None]:
     path.parent.mkdir(mode=0o700, exist_ok=True)
     path.write_text(text)
-    yield
-    path.unlink()
+    try:
+        yield
+    finally:
+        path.unlink()
 
 
 @contextmanager
@@ -113,26 +124,32 @@ def edited(path: Path, pattern: str, instead: str) -> Iterator[None]:
     after, count = re.subn(pattern, instead, before, flags=re.MULTILINE)
     assert count, f"{pattern} is not in {path}"
     path.write_text(after)
-    yield
-    path.write_text(before)
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    try:
+        yield
+    finally:
+        path.write_text(before)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 @contextmanager
 def configured(cluster: Cluster, pattern: str, instead: str) -> Iterator[None]:
-    with edited(cluster.paths.slurm_conf, pattern, instead):
-        cluster.run(["scontrol", "reconfigure"], check=True)
-        yield
-    cluster.run(["scontrol", "reconfigure"], check=True)
+    try:
+        with edited(cluster.paths.slurm_conf, pattern, instead):
+            scontrol(cluster, "reconfigure")
+            yield
+    finally:
+        scontrol(cluster, "reconfigure")
 
 
 @contextmanager
 def stopped(cluster: Cluster, *daemons: str) -> Iterator[None]:
     for daemon in daemons:
         cluster.stop(daemon)
-    yield
-    for daemon in daemons:
-        cluster.start(daemon)
+    try:
+        yield
+    finally:
+        for daemon in daemons:
+            cluster.start(daemon)
 
 
 @contextmanager
@@ -145,9 +162,11 @@ def bad_site(cluster: Cluster) -> Iterator[None]:
 
 @contextmanager
 def drained(cluster: Cluster) -> Iterator[None]:
-    cluster.run(["scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=Prolog error"], check=True)
-    yield
-    cluster.run(["scontrol", "update", "NodeName=n2", "State=RESUME"], check=True)
+    scontrol(cluster, "update", "NodeName=n2", "State=DRAIN", "Reason=Prolog error")
+    try:
+        yield
+    finally:
+        scontrol(cluster, "update", "NodeName=n2", "State=RESUME")
 
 
 FAULTS: dict[str, tuple[Callable[[Cluster], Any], str, str]] = {
@@ -209,10 +228,10 @@ FAULTS: dict[str, tuple[Callable[[Cluster], Any], str, str]] = {
         "spool-lost",
         "7 job_usage",
     ),
-    "the hooks' folder is open": (
-        lambda c: mode(c.paths.agent_run("n1") / "new", 0o777),
-        "agent-folders",
-        "open to others",
+    "health checks are off": (
+        lambda c: there(c.paths.etc / "health.off", ""),
+        "health-switch",
+        "checks are off",
     ),
 }
 

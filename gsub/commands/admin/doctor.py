@@ -32,7 +32,7 @@ _ROLES: Final = ("controller", "node", "login")
 @click.option("--slurm-conf", type=click.Path(path_type=Path), help="The cluster's slurm.conf.")
 @click.option("--prefix", type=click.Path(path_type=Path), help="Look at the installation below this folder.")
 @click.option("--node", default="", help="This node's name in Slurm. Default: found out.")
-@click.option("--metrics", metavar="URL", help="gsubd's own pages. Default: http://127.0.0.1:6830")
+@click.option("--metrics", metavar="HOST:PORT", help="gsubd's --listen. Default: 127.0.0.1:6830")
 @click.option("--only", multiple=True, metavar="NAME", help="Make only this check; may be repeated.")
 @click.option(
     "--fail-on",
@@ -83,7 +83,7 @@ def doctor(
     question = Question(
         roles=roles,
         node=node,
-        metrics=metrics.rstrip("/") if metrics else METRICS,
+        metrics=_url(metrics) if metrics else METRICS,
         programs=Path(sys.prefix),
         release=__version__,
     )
@@ -97,6 +97,11 @@ def doctor(
     sys.stdout.flush()
     if LEVELS.index(worst(findings)) >= LEVELS.index(fail_on):
         raise SystemExit(FAILED)
+
+
+def _url(given: str) -> str:
+    """gsubd's --listen, or an address."""
+    return given.rstrip("/") if "://" in given else f"http://{given}"
 
 
 def _slurm_conf(prefix: Path | None) -> Path:

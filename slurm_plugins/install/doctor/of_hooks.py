@@ -15,6 +15,7 @@ from slurm_plugins.install.layout import HOOKS, part
 
 __all__ = ["CHECKS"]
 
+_PATTERN: Final = re.compile(r"[*?\[]")
 _PLACES: Final = re.compile(r"\b(SPOOL|RUN|OFF)=\S*")
 """The folders in the line of a hook that begins with them; they differ by installation."""
 
@@ -27,7 +28,7 @@ def _named(sight: Sight, key: str) -> tuple[str, ...]:
 def _scripts(sight: Sight, value: str) -> tuple[Path, ...]:
     """The files that a value of Prolog or Epilog stands for on this host, in the order in which Slurm runs them."""
     path = Path(value)
-    if not re.search(r"[*?\[]", value):
+    if not _PATTERN.search(value):
         return (path,)
     names = fnmatch.filter(sight.host.names(path.parent), path.name)
     return tuple(path.parent / name for name in sorted(names, reverse=True) if not name.startswith("."))
@@ -58,7 +59,7 @@ def _called(sight: Sight) -> Iterator[Said]:
         values = _named(sight, key)
         if any(_names_ours(sight, key, value) for value in values):
             yield ok(f"{key}={', '.join(values)} runs gsub's")
-        elif sight.conf is None and "node" not in sight.roles:
+        elif "node" not in sight.roles and any(_PATTERN.search(value) for value in values):
             yield unknown(f"whether {key}={', '.join(values)} runs gsub's is seen on a node")
         else:
             told = f"{key}={', '.join(values)} does" if values else f"{key} is not set: Slurm does"

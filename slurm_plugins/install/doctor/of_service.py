@@ -108,7 +108,7 @@ def _service(sight: Sight) -> Iterator[Said]:
         else:
             yield error(
                 f"what answers at {url} is not gsubd (status {page.status})",
-                "name gsubd's --listen: --metrics URL",
+                "name gsubd's --listen: --metrics HOST:PORT",
             )
     if sight.has_systemd:
         yield from unit(sight, "gsubd.service")

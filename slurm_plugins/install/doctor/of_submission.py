@@ -262,7 +262,10 @@ def _may_connect(sight: Sight, path: Path) -> Iterator[Said]:
         yield error(f"{path} belongs to {shown(host, found.uid)}: the shim does not trust it")
         return
     if uid not in (0, found.uid):
-        numbers = _groups(sight, name)
+        numbers, known = _groups(sight, name)
+        if found.gid not in known:
+            yield unknown(f"{path} belongs to the group {found.gid}, which is not in /etc/group")
+            return
         if not (found.gid in numbers and found.mode & 0o060 == 0o060):
             yield error(
                 f"slurmctld ({name}) may not connect to {path} (mode {found.mode:04o}, group {found.gid}): "
@@ -287,17 +290,17 @@ def _may_connect(sight: Sight, path: Path) -> Iterator[Said]:
     yield ok(f"slurmctld ({name}) may connect to {path}")
 
 
-def _groups(sight: Sight, user: str) -> set[int]:
-    """The numbers of a user's groups, from the files of this host."""
-    numbers = set()
-    text = sight.text(Path("/etc/group")) or ""
+def _groups(sight: Sight, user: str) -> tuple[set[int], set[int]]:
+    """The numbers of a user's groups, and all that can be told by name here: those of the files, not of a directory."""
     names = set(sight.host.groups(user))
-    for line in text.splitlines():
-        fields = line.split(":")
-        if len(fields) >= 3 and fields[0] in names and fields[2].isdecimal():
-            numbers.add(int(fields[2]))
-    # One that no file names: groups of a directory service are told by their number
-    return numbers | {int(name) for name in names if name.isdecimal()}
+    numbers, known = {int(name) for name in names if name.isdecimal()}, set()
+    for line in (sight.text(Path("/etc/group")) or "").splitlines():
+        name, _, number, *_ = [*line.split(":"), "", "", ""]
+        if number.isdecimal() and len(number) < 11:
+            known.add(int(number))
+            if name in names:
+                numbers.add(int(number))
+    return numbers, known | numbers
 
 
 def _cli_filter(sight: Sight) -> Iterator[Said]:
