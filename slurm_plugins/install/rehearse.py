@@ -8,6 +8,7 @@ is in `rehearsing`; here it is prepared, and what it told is judged.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
 import sys
@@ -265,10 +266,9 @@ def _partitions(conf: SlurmConf) -> list[str]:
 
 def _running(host: Host, conf: SlurmConf) -> tuple[dict[str, str], str | None]:
     """Of the slurmctld that runs: where its Lua looks for modules, and its program."""
-    pid_file = conf.value("SlurmctldPidFile") or "/var/run/slurmctld.pid"
+    pid = _pid(host, conf)
     try:
-        pid = (host.read(Path(pid_file)) or b"").strip().decode(errors="replace")
-        words = (host.read(Path(f"/proc/{pid}/environ")) or b"").split(b"\0") if pid.isdigit() else []
+        words = (host.read(Path(f"/proc/{pid}/environ")) or b"").split(b"\0") if pid else []
     except HostError:  # not ours to look at
         return {}, None
     pairs = (word.decode(errors="surrogateescape").partition("=") for word in words)
@@ -278,7 +278,26 @@ def _running(host: Host, conf: SlurmConf) -> tuple[dict[str, str], str | None]:
     return found, target if target.endswith("/slurmctld") else None
 
 
+def _pid(host: Host, conf: SlurmConf) -> str:
+    """slurmctld's, empty where it cannot be told: under systemd newer releases write no file."""
+    with contextlib.suppress(HostError):
+        text = host.read(Path(conf.value("SlurmctldPidFile") or "/var/run/slurmctld.pid")) or b""
+        if (pid := text.strip().decode(errors="replace")).isdigit():
+            return pid
+    if host.stat(Path("/run/systemd/system")) is not None:
+        said = host.run(["systemctl", "show", "--property=MainPID", "--value", "slurmctld.service"])
+        if (pid := said.out.strip()).isdigit() and pid != "0":
+            return pid
+    return ""
+
+
 def _told(host: Host, task: Task) -> Told:
+    told = _told_once(host, task)
+    # Its port was free, and somebody else took it meanwhile.
+    return _told_once(host, task) if "Address already in use" in told.log else told
+
+
+def _told_once(host: Host, task: Task) -> Told:
     ran = host.run(CHILD, timeout=task.seconds + 10, stdin=json.dumps(asdict(task)))
     if not ran.ok:
         return Told(trouble=ran.trouble)

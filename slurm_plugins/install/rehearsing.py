@@ -93,14 +93,13 @@ def rehearsed(task: Task, folder: Path, deadline: float) -> Told:
     commands = _commands(task.slurmctld)
     with _reserved() as port, _reserved() as node_port:
         pass
-    _write_all(task, folder, who, port, node_port)
     env = {"PATH": _path(task.slurmctld), "LANG": "C.UTF-8", **task.environment}
     env["SLURM_CONF"] = str(folder / "slurm.conf")
     log = folder / "slurmctld.log"
-    with (
-        (folder / "output").open("wb") as output,
-        _running([task.slurmctld, "-D"], who, env, output) as process,
-    ):
+    with contextlib.ExitStack() as stack:
+        output = stack.enter_context((folder / "output").open("wb"))
+        _write_all(task, folder, who, port, node_port)  # from here on the folder is slurmctld's user's
+        process = stack.enter_context(_running([task.slurmctld, "-D"], who, env, output))
         ping = [commands["scontrol"], "ping"]
         answered = False
         while not answered and process.poll() is None and time.monotonic() < deadline - task.seconds / 3:
@@ -110,7 +109,15 @@ def rehearsed(task: Task, folder: Path, deadline: float) -> Told:
         done = None
         if answered:
             # Held, on a node that is not there: it never starts. With a GPU, so that the shim looks at it.
-            job = [commands["sbatch"], "--hold", "--gpus=1", "--output=/dev/null", "--chdir=/", "--wrap=true"]
+            job = [
+                commands["sbatch"],
+                "--hold",
+                "--time=1",
+                "--gpus=1",
+                "--output=/dev/null",
+                "--chdir=/",
+                "--wrap=true",
+            ]
             done = _ask(job, who, env, deadline)
         ended = process.poll()
     # Before it reads where to log, it says what it has to say where it was started.
@@ -126,7 +133,9 @@ def rehearsed(task: Task, folder: Path, deadline: float) -> Told:
 
 def _named(log: Path, folder: Path, libexec: str) -> str:
     """The end of the log, with the files named as they will be."""
-    text = log.read_bytes()[-MOST_LOG:].decode(errors="replace") if log.exists() else ""
+    # We may be root, and the folder is another's: no link is followed.
+    with os.fdopen(os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        text = file.read(MOST_LOG * 16)[-MOST_LOG:].decode(errors="replace")
     return text.replace(f"{folder}/libexec", libexec).replace(f"{folder}/job_submit", "job_submit")
 
 

@@ -331,6 +331,22 @@ def test_the_task_holds_what_the_site_shares_and_no_more() -> None:
     assert there.changes == []
 
 
+def test_a_port_that_was_taken_meanwhile_is_tried_again() -> None:
+    there = host()
+    answers = iter([{"answered": False, "ended": 1, "log": "fatal: bind: Address already in use"}, TOLD])
+    there.answer(CHILD, lambda _, __: Ran(0, json.dumps(next(answers))))
+    assert rehearse(there, HOME, Candidate(chained(SITE, HOME))).ok
+
+
+def test_under_systemd_the_environment_is_found_too() -> None:
+    there = host()
+    there.folder("/run/systemd/system")
+    there.says("systemctl show --property=MainPID", "88\n")
+    there.put("/proc/88/environ", "LUA_CPATH_5_1=/opt/lua/?.so\0")
+    assert rehearse(there, HOME, Candidate(chained(SITE, HOME))).ok
+    assert json.loads(there.calls[-1].stdin)["environment"] == {"LUA_CPATH_5_1": "/opt/lua/?.so"}
+
+
 def test_where_none_can_be_made_it_says_so() -> None:
     def seen(there: FakeHost) -> str:
         found = rehearse(there, HOME, Candidate(chained(SITE, HOME)))
