@@ -21,6 +21,7 @@ class SlurmFacts:
     `topology_plugin` is tree, block, flat, ... without "topology/"; flat also stands for none and default.
     `memory_tracked`: SelectTypeParameters counts memory, None when not known; the defaults are DefMemPer* outside of
     partitions, in MiB.
+    `admin_comment_free`: there is no EpilogSlurmctld, which may keep words of its own in a job's AdminComment.
     """
 
     release: tuple[int, int] = (0, 0)
@@ -29,6 +30,7 @@ class SlurmFacts:
     memory_tracked: bool | None = None
     default_memory_per_cpu: int | None = None
     default_memory_per_node: int | None = None
+    admin_comment_free: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,7 +176,9 @@ class Walk:
             # The id travels with the job, so that what it does later finds what was decided.
             if self.asked.batch:
                 env["GSUB_DECISION"] = decision_id
-            if not self.asked.job.admin_comment:
+            # jobstats and its like write theirs with sacctmgr from EpilogSlurmctld; what slurmctld has there would be
+            # put over it when the job's end is written down.
+            if not self.asked.job.admin_comment and self.context.slurm.admin_comment_free:
                 changes = (*changes, Change("admin_comment", None, f"gsub:{decision_id}"))
         return Decision(
             decision_id,

@@ -33,8 +33,8 @@ def read_config(runner: Runner) -> SlurmConfig:
 
 
 _LINE: Final = re.compile(
-    r"(?m)^(SLURM_VERSION|SchedulerParameters|TopologyPlugin|SlurmUser|ClusterName|SelectTypeParameters|DefMemPer\w+)"
-    r"\s*= (.*)$"
+    r"(?m)^(SLURM_VERSION|SchedulerParameters|TopologyPlugin|SlurmUser|ClusterName|SelectTypeParameters|DefMemPer\w+"
+    r"|EpilogSlurmctld)(?:\[\d+\])?\s*= (.*)$"
 )
 
 
@@ -60,6 +60,7 @@ def parse_config(text: str) -> SlurmConfig:
             memory_tracked="MEMORY" in select.upper() if select is not None else None,
             default_memory_per_cpu=_size(found.get("DefMemPerCPU", "")),
             default_memory_per_node=_size(found.get("DefMemPerNode", "")),
+            admin_comment_free=not found.get("EpilogSlurmctld"),
         ),
         cluster=found.get("ClusterName", "").lower(),
         slurm_uid=int(user[1]) if user else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -245,6 +246,13 @@ def test_a_sites_admin_comment_is_kept_and_salloc_has_no_environment() -> None:
     sent = answer(run(ask(admin_comment="jobstats"), _TWO_NODES))
     assert "admin_comment" not in sent["edits"] and sent["env"] == {"GSUB_DECISION": ID}
     assert answer(run(ask(batch=False), _TWO_NODES))["env"] == {}
+
+
+def test_admin_comment_is_left_to_what_slurmctld_runs_at_a_jobs_end() -> None:
+    context = two_leaves()
+    where = replace(context, slurm=replace(context.slurm, admin_comment_free=False))
+    sent = answer(run(ask(), _TWO_NODES, where=where))
+    assert sent["edits"] == {"min_nodes": 2, "max_nodes": 2} and sent["env"] == {"GSUB_DECISION": ID}
 
 
 @pytest.mark.parametrize("mode", ["observe", "advise", "enforce"])

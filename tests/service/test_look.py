@@ -38,6 +38,7 @@ ClusterName             = Lab
 DefMemPer{memory}
 SchedulerParameters     = {parameters}
 SchedulerType           = sched/backfill
+{epilog}
 SelectTypeParameters    = {select}
 SlurmUser               = slurm(64030)
 SlurmdUser              = root(0)
@@ -53,6 +54,7 @@ USUAL = {
     "topology": "topology/none",
     "memory": "Node           = UNLIMITED",
     "select": "CR_CORE_MEMORY",
+    "epilog": "EpilogSlurmctld         = (null)",
 }
 FACTS = SlurmFacts((22, 5), 300, "flat", memory_tracked=True)
 
@@ -71,6 +73,8 @@ FACTS = SlurmFacts((22, 5), 300, "flat", memory_tracked=True)
         ({"select": "CR_CORE"}, {"memory_tracked": False}),
         ({"memory": "CPU            = 2000"}, {"default_memory_per_cpu": 2000}),
         ({"memory": "Node           = 64000"}, {"default_memory_per_node": 64000}),
+        ({"epilog": "EpilogSlurmctld         = /opt/jobstats"}, {"admin_comment_free": False}),
+        ({"epilog": "EpilogSlurmctld[0]      = /opt/jobstats"}, {"admin_comment_free": False}),
     ],
 )
 def test_slurms_configuration(said: dict[str, str], differs: dict[str, Any]) -> None:
