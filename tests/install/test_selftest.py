@@ -331,9 +331,9 @@ def test_a_silent_slurm_ends_nothing_early_and_hangs_nothing():
 
 
 def test_jobs_that_stay_are_told():
-    found = outcomes(
-        world(FakeSlurm(stays=True, full=True), FakeRecords()), scenario("exit-code"), scenario("cleanup")
-    )
+    there = world(FakeSlurm(stays=True, full=True), FakeRecords())
+    found = outcomes(there, scenario("exit-code"), scenario("cleanup"))
+    assert there.queue.left == "1 are still there"
     assert found["cleanup"].level == "failed" and "1 jobs" in found["cleanup"].seen
 
 

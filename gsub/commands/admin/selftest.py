@@ -257,6 +257,13 @@ class _Run:
                 run(self.world, scenarios, told)
         except KeyboardInterrupt:
             self.interrupted = True
+        if self.world.queue.left:
+            who = one_line(self.world.queue.who.name)
+            print(
+                f"gsub: jobs of the selftest may be left: {one_line(self.world.queue.left)}\n"
+                f"  try: scancel --user={who} --name=gsub-selftest",
+                file=sys.stderr,
+            )
 
     def document(self, *, doctor: bool) -> str:
         """The result file, with doctor's findings or without."""

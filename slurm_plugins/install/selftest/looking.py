@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -58,6 +59,12 @@ def submitter(user: str | None) -> Submitter:
             f"jobs of {entry.pw_name} cannot be submitted",
             why="root is no ordinary user" if entry.pw_uid == 0 else "only root submits as another user",
             fix="name an ordinary user with --user" if root else "leave --user out",
+        )
+    if root and shutil.which("setpriv") is None:
+        raise CannotRunError(
+            f"root cannot turn into {entry.pw_name} here",
+            why="setpriv is not on this host",
+            fix="install util-linux, or run this as that user",
         )
     return Submitter(entry.pw_name, entry.pw_uid, entry.pw_gid, entry.pw_dir, become=root)
 

@@ -118,7 +118,7 @@ class Queue:
     """The jobs of one run.
 
     `client` and `reader` ask Slurm as who we are, `writer` runs sbatch: its `run` is told the command as the
-    submitter's. `cpu_jobs`: whether the partition takes jobs without GPUs; `gpus`: how many the others ask for that
+    submitter's. `left` says, after the end, why jobs may be left. `cpu_jobs`: whether the partition takes jobs without GPUs; `gpus`: how many the others ask for that
     start; `open_gpus`: those that do not start. With 2 there is a shape that gsub closes.
     """
 
@@ -133,7 +133,7 @@ class Queue:
     cpu_jobs: bool = True
     mark: str = field(default_factory=lambda: secrets.token_hex(4))
     made: list[int] = field(default_factory=list)
-    trouble: str = ""
+    left: str = ""
     _count: int = 0
     _jobs: dict[int, tuple[Job, ...]] = field(default_factory=dict)
     _gone: set[int] = field(default_factory=set)
@@ -217,10 +217,8 @@ class Queue:
             return
         try:
             found = self.client.jobs(ids=self.made)
-        except SlurmError as error:
-            self.trouble = str(error)
+        except SlurmError:
             return
-        self.trouble = ""
         by_id: dict[int, list[Job]] = {}
         for job in found:
             by_id.setdefault(job.array_job_id or job.id, []).append(job)

@@ -30,7 +30,8 @@ class _Live:
 def run(world: World, scenarios: Sequence[Scenario], told: Callable[[Result], None]) -> None:
     """Run them; `told` hears each result as soon as it is there.
 
-    Whatever ends this (an interrupt too), the jobs are cancelled before it is over.
+    Whatever ends this (an interrupt too), the jobs are cancelled before it is over; `world.queue.left` says what may
+    be left all the same.
     """
     try:
         _side_by_side(world, [one for one in scenarios if not one.last], told)
@@ -38,10 +39,13 @@ def run(world: World, scenarios: Sequence[Scenario], told: Callable[[Result], No
             if scenario.last:
                 _side_by_side(world, [scenario], told)
     finally:
+        queue = world.queue
+        queue.left = "it was interrupted again"
         try:
-            world.queue.clear(_CLEAR_SECONDS)
+            left = queue.clear(_CLEAR_SECONDS)
+            queue.left = f"{len(left)} are still there" if left else ""
         except SlurmError as error:
-            world.queue.trouble = str(error)
+            queue.left = str(error)
 
 
 def _side_by_side(world: World, scenarios: Sequence[Scenario], told: Callable[[Result], None]) -> None:
