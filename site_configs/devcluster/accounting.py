@@ -137,7 +137,8 @@ def appoint(run: Run, cluster: str, user: str) -> None:
         "AdminLevel=Operator",
     ]
     done = run(step, timeout=60)
-    if done.returncode and "Nothing new added" not in done.stdout + done.stderr:
+    # "Nothing new added" (22.05), "Nothing added" (24.11): it is one already
+    if done.returncode and "Nothing" not in done.stdout + done.stderr:
         raise DevClusterError(f"`{' '.join(step)}` failed:\n{_tail(done)}")
 
 

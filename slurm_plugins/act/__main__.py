@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import logging
 import os
+import pwd
 import sys
 import time
 from collections.abc import Sequence
@@ -99,6 +100,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _group_of(user: str) -> str:
+    """The group of gsubd's user, as a number. Raises StartError."""
+    try:
+        return str(pwd.getpwnam(user).pw_gid)
+    except KeyError:
+        raise StartError(
+            f"there is no user {user} here",
+            "gsubd runs as it, and is who asks",
+            "see service.user in the site file",
+        ) from None
+
+
 def _options(arguments: argparse.Namespace, site: SiteFile) -> Options:
     allowed = set()
     for name in arguments.allow_uid:
@@ -113,7 +126,7 @@ def _options(arguments: argparse.Namespace, site: SiteFile) -> Options:
         socket=arguments.socket.absolute(),
         state=arguments.state.absolute(),
         off=off.absolute(),
-        group=arguments.group or site.taken.site.service.user,
+        group=arguments.group or _group_of(site.taken.site.service.user),
         callers=frozenset(allowed),
     )
 

@@ -141,7 +141,7 @@ class Desk:
     def _repeat(self, request: Request, before: Standing) -> Answer:
         if before.asked.request != digest_of(request):
             raise _RefusedError("this id was used for another request")
-        if before.open:
+        if before.open and self._clock() >= self._later.get(request.id, 0.0):
             self._settle(before.asked)
             before = self._journal.book.standing.get(request.id, before)
         owed = [entry for entry in self._owed if entry.id == request.id]

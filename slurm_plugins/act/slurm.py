@@ -126,12 +126,13 @@ class Commands:
         if level.lower() in _ENOUGH:
             return Rights(True, cluster, slurm_uid)
         known = f"has Slurm's level {level}" if level else "is not known to slurmdbd"
+        change = f"modify user {self._whom.name} set" if level else f"add user {self._whom.name} account=root"
         return Rights(
             False,
             cluster,
             slurm_uid,
             f"user {self._whom.name} {known}, and changing others' jobs needs Operator",
-            f"sacctmgr -i add user {self._whom.name} account=ROOT_OR_ANY adminlevel=Operator",
+            f"sacctmgr -i {change} adminlevel=Operator",
         )
 
     def memory(self, job: str) -> Mapping[str, int]:

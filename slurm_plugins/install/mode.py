@@ -200,10 +200,13 @@ def wait_until_taken(
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Service | None:
-    """What gsubd says once it has taken the file of this `mtime`, or refused it, or time is over; None: it is away."""
+    """What gsubd says once it has taken the file of this `mtime`, or time is over; None: it is away.
+
+    That it has refused a file may be said of the one before: only time tells.
+    """
     deadline = now() + seconds
     while True:
         said = ask()
-        if said is None or (said.ok and said.changed == mtime) or not said.ok or now() >= deadline:
+        if said is None or (said.ok and said.changed == mtime) or now() >= deadline:
             return said
         sleep(0.2)

@@ -298,13 +298,17 @@ def test_the_mode_of_the_site_is_changed_by_its_command(acting: Acting) -> None:
         assert "Slurm has no account labs" in mode("observe", "--account=labs", code=2)
         assert cluster.paths.site.read_text() == text
         assert "partition gpu: as the site, enforce -> advise" in mode("advise", "--partition=gpu")
-        acting.wait(lambda: "in advise" in acting.ask("hold", job)["said"])
+        # asked for what is never done: gsub-act takes the file a moment after gsubd
+        acting.wait(lambda: "in advise" in acting.ask("requeue", job)["said"])
+        assert acting.ask("hold", job)["result"] == "refused"
         # forced: doctor knows clusters that were installed, and this one was not
         mode("enforce", "--partition=gpu", "--rollout=100", "--force")
-        acting.wait(lambda: acting.ask("hold", job)["result"] == "done")
+        acting.wait(lambda: "only a job that failed" in acting.ask("requeue", job)["said"])
+        assert acting.ask("hold", job)["result"] == "done"
         assert acting.ask("release", job)["result"] == "done"
         mode("observe", "--account=lab")
-        acting.wait(lambda: "in observe" in acting.ask("hold", job)["said"])
+        acting.wait(lambda: "in observe" in acting.ask("requeue", job)["said"])
+        assert acting.ask("hold", job)["result"] == "refused"
     finally:
         cluster.write_site(text)
     acting.wait(lambda: "only a job that failed" in acting.ask("requeue", job)["said"])

@@ -117,9 +117,9 @@ def mode(
     else:
         _write(host, layout, file, content, after.encode())
     taken = _settle(metrics, _mtime(host, file), prefix)
-    _set_unit(host, meant, prefix)
+    well = _set_unit(host, meant, prefix)
     sys.stdout.flush()
-    if not taken:
+    if not (taken and well):
         raise SystemExit(FAILED)
 
 
@@ -288,8 +288,8 @@ def _settle(metrics: str, mtime: float, prefix: Path | None) -> bool:
     return said is None or (not isinstance(said, str) and said.ok and said.changed == mtime)
 
 
-def _set_unit(host: Host, meant: Site, prefix: Path | None) -> None:
-    """gsub-act runs where something is enforced, and nowhere else."""
+def _set_unit(host: Host, meant: Site, prefix: Path | None) -> bool:
+    """Have gsub-act run where something is enforced, and nowhere else; whether that worked, or is another's to do."""
     from slurm_plugins.install.mode import enforces
 
     wanted = enforces(meant)
@@ -300,11 +300,12 @@ def _set_unit(host: Host, meant: Site, prefix: Path | None) -> None:
         print(
             f"{what}: there is no systemd {'for an installation with --prefix' if prefix else 'on this host'}"
         )
-        return
+        return True
     if not host.run(["systemctl", "cat", _UNIT]).ok:
         if wanted:
             print(f"{_UNIT} is not installed on this host: held and requeued jobs need it (docs/gsub-act.md)")
-        return
+        return True
     done = host.run(command, timeout=180)
     said = "" if done.ok else f" did not work: {one_line(done.trouble)}"
     print(f"{' '.join(command)}{said}")
+    return done.ok
