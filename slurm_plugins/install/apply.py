@@ -40,6 +40,8 @@ from slurm_plugins.install.steps import (
 __all__ = ["Done", "StepError", "apply"]
 
 _SECOND: Final = 1.0
+_BETWEEN: Final = 3.0
+"""Seconds from one reconfigure to the next, at least."""
 _LEFT_OUT: Final = "gsub is left out"
 
 
@@ -314,6 +316,12 @@ def _log_since(run: _Run) -> str:
 
 
 def _reconfigure(run: _Run) -> None:
+    # 24.11 lost a slurmd for a minute when two came within a second.
+    what = Reconfigure().line()
+    told = [entry.at for entry in run.journal.entries[:-1] if entry.what == what and entry.event == "doing"]
+    since = run.around.now() - max(told, default=0.0)
+    if 0 <= since < _BETWEEN:
+        run.around.sleep(_BETWEEN - since)
     said = run.slurm("scontrol", "reconfigure", timeout=60)
     if not said.ok:
         raise StepError(f"scontrol reconfigure: {said.trouble}")

@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias, cast, get_args
 
 from site_configs.hostlist import HostlistError, expand
 from slurm_plugins.install.host import Host, HostError, Stat
-from slurm_plugins.install.journal import Journal, State, followed, state_of
+from slurm_plugins.install.journal import ABSENT, Journal, State, followed, state_of
 from slurm_plugins.install.layout import Layout
 from slurm_plugins.install.slurm_conf import SlurmConf, unedit
 
@@ -243,7 +243,7 @@ def gather(
     """
     conf, original, problem = confs(host, wish.layout)
     paths = {*paths, *(conf.files if conf else ())}
-    seen = {path: look(host, path, follow=not own) for path in paths}
+    seen = {path: _seen(host, path, follow=not own) for path in paths}
     release = host.run(["scontrol", "--version"], env=slurm_env(wish.layout)).out.strip()
     hooks = [value for key in ("Prolog", "Epilog") for value in (original.values(key) if original else ())]
     parents = {Path(value).parent for value in hooks if value.startswith("/")}
@@ -280,6 +280,15 @@ def gather(
         ours=frozenset(path for path, one in seen.items() if journal.is_ours(path, one.state)),
         unproven=frozenset(journal.unproven()),
     )
+
+
+def _seen(host: Host, path: Path, *, follow: bool) -> Seen:
+    try:
+        return look(host, path, follow=follow)
+    except HostError:
+        if host.euid() == 0:
+            raise
+        return Seen(ABSENT)  # a plan by somebody who may not look; it says so
 
 
 def _numbers(release: str) -> tuple[int, int]:

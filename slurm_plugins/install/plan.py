@@ -323,6 +323,8 @@ def _hook_lines(
 
 def _notes(wish: Wish, facts: Facts) -> Iterator[str]:
     layout = wish.layout
+    if facts.euid != 0:
+        yield "you are not root: what you may not read is shown as if it were not there"
     site = want.site_of(wish, facts)
     if site is None:
         seen = facts.seen.get(layout.site)
