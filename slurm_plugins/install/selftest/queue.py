@@ -117,8 +117,8 @@ class Asked:
 class Queue:
     """The jobs of one run.
 
-    `client` and `reader` ask Slurm as who we are, `writer` runs sbatch: its `run` is told the command as the
-    submitter's. `cpu_jobs`: whether the partition takes jobs without GPUs; `gpus`: how many the others ask for that
+    `client` and `reader` ask Slurm as who we are, `writer` runs sbatch, turned into the
+    submitter. `cpu_jobs`: whether the partition takes jobs without GPUs; `gpus`: how many the others ask for that
     start; `open_gpus`: those that do not start. With 2 there is a shape that gsub closes. `left` says, after the end,
     why jobs may be left.
     """
