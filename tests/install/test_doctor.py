@@ -291,6 +291,20 @@ def test_a_prolog_folder_with_a_link_to_ours_is_ours():
     assert "50-site is not executable" in bad.seen
 
 
+def test_a_copy_beside_the_sites_own_prolog_is_ours():
+    scene = healthy(RELEASES[0])
+    scene.host.put("/etc/slurm/prolog", "#!/bin/sh\n", mode=0o755)
+    copy = Path("/etc/slurm/proloz")
+    scene.host.put(copy, scene.host.read(scene.layout.libexec / "prolog") or b"", mode=0o755)
+    scene.config("Prolog", "/etc/slurm/prolo[gz]")
+    only = ["hooks-called", "hooks-run", "hook-files"]
+    assert set(_levels(scene, only=only)) == {"ok"}
+    scene.edit(copy, "0.5", "5")
+    assert _levels(scene, only=only)["warning"] == {"hook-files"}
+    scene.host.lose(copy)
+    assert _levels(scene, only=only)["error"] == {"hooks-called"}
+
+
 def test_a_controller_does_not_judge_by_folders_that_only_nodes_have():
     scene = healthy(RELEASES[0])
     for key, name in (("Prolog", "prolog"), ("Epilog", "epilog")):

@@ -8,21 +8,38 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from slurm_plugins.install.doctor.check import HOSTS, NODE, Check, Said, error, ok, unknown, warning
+from slurm_plugins.install.doctor.check import (
+    HOSTS,
+    NODE,
+    Check,
+    Said,
+    UnseenError,
+    error,
+    ok,
+    unknown,
+    warning,
+)
 from slurm_plugins.install.doctor.rights import real, weakness
 from slurm_plugins.install.doctor.sight import Sight
 from slurm_plugins.install.layout import HOOKS, part
 
 __all__ = ["CHECKS"]
 
+_MARK: Final = "GSUB_HOOK=1"
+"""Stands in what gsub's prolog and epilog write, whatever the release."""
 _PATTERN: Final = re.compile(r"[*?\[]")
 _PLACES: Final = re.compile(r"\b(SPOOL|RUN|OFF)=\S*")
 """The folders in the line of a hook that begins with them; they differ by installation."""
 
 
 def _named(sight: Sight, key: str) -> tuple[str, ...]:
-    """What Slurm's configuration names: paths and patterns."""
-    return sight.config.values(key)
+    """What Slurm's configuration names: paths and patterns. While slurmctld is silent, what slurm.conf says."""
+    try:
+        return sight.config.values(key)
+    except UnseenError:
+        if sight.conf is None:
+            raise
+        return sight.conf.values(key)
 
 
 def _scripts(sight: Sight, value: str) -> tuple[Path, ...]:
@@ -35,9 +52,14 @@ def _scripts(sight: Sight, value: str) -> tuple[Path, ...]:
 
 
 def _ours(sight: Sight, key: str, script: Path) -> bool:
-    """Whether a script is gsub's hook, by a link or not."""
+    """Whether a script is gsub's hook: itself, a link to it, or a copy under a name that a pattern fits."""
     hook = sight.layout.libexec / HOOKS[key]
-    return hook in (script, _straight(real(sight.host, script)))
+    if hook in (script, _straight(real(sight.host, script))):
+        return True
+    try:
+        return _MARK in (sight.text(script) or "")
+    except UnseenError:
+        return False
 
 
 def _straight(path: Path) -> Path:
@@ -118,20 +140,28 @@ def _remedy(key: str, value: str) -> str:
 
 
 def _whole(sight: Sight) -> Iterator[Said]:
-    missing, other = [], []
-    for name in HOOKS.values():
-        path = sight.layout.libexec / name
-        found = sight.host.read(path)
-        if found is None:
-            missing.append(name)
-        elif _general(found) != _general(part("prolog_epilog", name)):
-            other.append(name)
-    if len(missing) == len(HOOKS):
+    missing: list[Path] = []
+    other: list[Path] = []
+    for key, name in HOOKS.items():
+        own = sight.layout.libexec / name
+        beside = [
+            script
+            for value in _named(sight, key)
+            for script in _scripts(sight, value)
+            if script != own and key != "TaskProlog" and _ours(sight, key, script)
+        ]
+        for path in (own, *beside):
+            found = sight.host.read(path)
+            if found is None:
+                missing.append(path)
+            elif _general(found) != _general(part("prolog_epilog", name)):
+                other.append(path)
+    if len(missing) == len(HOOKS) and not other:
         return
     if missing:
-        yield error(f"not in {sight.layout.libexec}: {', '.join(missing)}", "gsub admin install --role node")
+        yield error(f"missing: {', '.join(map(str, missing))}", "gsub admin install --role node")
     if other:
-        yield warning(f"in {sight.layout.libexec}, not as this gsub has them: {', '.join(other)}")
+        yield warning(f"not as this gsub has them: {', '.join(map(str, other))}")
     if not missing and not other:
         yield ok(f"{len(HOOKS)} hooks, whole, of this gsub")
 
