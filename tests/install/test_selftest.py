@@ -134,10 +134,10 @@ class FakeRecords:
     status: int | None = 404
     silent: str = ""
 
-    def attempts(self, job: int) -> tuple[JobSummary, ...]:
+    def attempt(self, job: int | str, restarts: int) -> JobSummary | None:
         if self.silent:
             raise NoAnswerError(self.silent)
-        return (self.summary,) if self.summary else ()
+        return self.summary if job != "1_2" else None
 
     def usage(self, job: int, restarts: int) -> Usage | None:
         return self.used
@@ -384,7 +384,7 @@ WRONG: tuple[tuple[str, FakeRecords, str], ...] = (
     ("exit-code", recorded({"state": "FAILED", "exit_code": 1}), "exit code 1"),
     ("cancelled", recorded({"state": "COMPLETED"}), "the record says COMPLETED"),
     ("two-nodes", recorded(), "1 of its 2 nodes"),
-    ("array", recorded({"array_job_id": 1, "array_task_id": 1}), "all of the array's three tasks"),
+    ("array", recorded({"array_job_id": 1, "array_task_id": 1}), "task 2 of the array"),
     ("authorisation", replace(recorded(), status=200), "answered with status 200"),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Final, TypeVar
 
 from profiler.answers import JobSummary, Usage
@@ -116,15 +117,14 @@ def array(world: World) -> Steps:
     number = _number(asked)
     yield from _end(world, number)
 
-    def tasks() -> list[int] | None:
-        found = sorted(
-            one.array_task_id
-            for one in records.attempts(number)
-            if one.array_job_id == number and one.array_task_id is not None and one.complete
-        )
-        return found if found == [1, 2, 3] else None
+    def task(index: int) -> JobSummary | None:
+        found = records.attempt(f"{number}_{index}", 0)
+        return found if found is not None and found.complete else None
 
-    yield from _asking(world, tasks, "all of the array's three tasks")
+    for index in (1, 2, 3):
+        told = yield from _asking(world, partial(task, index), f"task {index} of the array")
+        if (told.array_job_id, told.array_task_id) != (number, index):
+            return failed(f"the record of task {index} is of another job", DOCTOR)
     return ok("three tasks, three records")
 
 
@@ -272,8 +272,7 @@ def _told(world: World, asked: Asked, restarts: int) -> Generator[None, None, Jo
 
 
 def _attempt(world: World, number: int, restarts: int) -> JobSummary | None:
-    found = world.needs_records().attempts(number)
-    return next((one for one in found if (one.job_id, one.restarts) == (number, restarts)), None)
+    return world.needs_records().attempt(number, restarts)
 
 
 def _usage(world: World, summary: JobSummary) -> Generator[None, None, Usage]:

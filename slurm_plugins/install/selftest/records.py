@@ -6,11 +6,10 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Protocol, TypeVar
-from urllib.parse import quote
 
 import msgspec
 
-from profiler.answers import Jobs, JobSummary, Nodes, Problem, Series, Usage
+from profiler.answers import JobSummary, Nodes, Problem, Series, Usage
 from profiler.munge import Munge
 from profiler.sealed import Service, ServiceError, believed
 from site_configs.site_model import Site
@@ -29,8 +28,8 @@ class NoAnswerError(Exception):
 class Records(Protocol):
     """What the service keeps. Every method raises NoAnswerError."""
 
-    def attempts(self, job: int) -> tuple[JobSummary, ...]:
-        """The attempts at a job that it knows of, of an array those of its tasks."""
+    def attempt(self, job: int | str, restarts: int) -> JobSummary | None:
+        """An attempt at a job, or at a task of an array ("12_3"); None: there is no record of it."""
         ...
 
     def usage(self, job: int, restarts: int) -> Usage | None:
@@ -58,19 +57,17 @@ class ServiceRecords:
         self._root = root
         self._service = _service(site)
 
-    def attempts(self, job: int) -> tuple[JobSummary, ...]:
-        """See `Records.attempts`. The newest jobs are ours: they are in the first page."""
-        found = self._get("/v1/jobs?limit=200", Jobs)
-        jobs = () if found is None else found.jobs
-        return tuple(one for one in jobs if job in (one.job_id, one.array_job_id))
+    def attempt(self, job: int | str, restarts: int) -> JobSummary | None:
+        """See `Records.attempt`."""
+        return self._get(f"/v1/jobs/{job}?restarts={restarts}", JobSummary)
 
     def usage(self, job: int, restarts: int) -> Usage | None:
         """See `Records.usage`."""
-        return self._get(f"/v1/jobs/{quote(str(job))}/usage?restarts={restarts}", Usage)
+        return self._get(f"/v1/jobs/{job}/usage?restarts={restarts}", Usage)
 
     def series(self, job: int) -> Series | None:
         """See `Records.series`."""
-        return self._get(f"/v1/jobs/{quote(str(job))}/series", Series)
+        return self._get(f"/v1/jobs/{job}/series", Series)
 
     def heard(self) -> Mapping[str, float] | None:
         """See `Records.heard`."""
