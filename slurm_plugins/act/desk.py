@@ -234,6 +234,8 @@ class Desk:
             if mode != "enforce":
                 raise _RefusedError(f"the site is in {mode} for this job: only release is done")
         why = verb.against(job)
+        if request.verb == "hold" and not why and self._has_begun(request.job, job):
+            why = "tasks of this array run already: Slurm would hold their next attempts too"
         for name, value in fields.items():
             why = why or FIELDS[name].against(value, job)
         why = why or self._too_much_memory(fields, job)
@@ -241,6 +243,15 @@ class Desk:
             self._forget(request.job, why)  # by whoever released it, or holds it now
         if why:
             raise _RefusedError(why)
+
+    def _has_begun(self, name: str, job: Job) -> bool:
+        """Whether tasks of an array run, of which `job` is what waits. Raises _RefusedError."""
+        try:
+            return job.array_tasks is not None and self._slurm.begun(name)
+        except SlurmError as error:
+            raise _RefusedError(
+                f"Slurm was not reached, nothing was done: {one_line(str(error))}", _RETRY
+            ) from None
 
     def _too_much_memory(self, fields: Mapping[str, str], job: Job) -> str:
         """Slurm lets an operator ask for more than a partition has."""
@@ -291,13 +302,18 @@ class Desk:
             job = self._slurm.job(name)
         except NoSuchJob:
             return False
-        self._take_back(job, name)
-        return job.held
+        return not self._take_back(job, name) and job.held
 
-    def _take_back(self, job: Job, name: str) -> None:
-        """Release a job that was held as it started: Slurm takes the hold of one that runs, for its next attempt."""
-        if job.state in (JobState.RUNNING, JobState.SUSPENDED) and job.priority == 0:
+    def _take_back(self, job: Job, name: str) -> bool:
+        """Release a job that was held as it started: Slurm takes the hold of one that runs, for its next attempt.
+
+        Of an array all of it, if a task has started.
+        """
+        started = job.state in (JobState.RUNNING, JobState.SUSPENDED) and job.priority == 0
+        if started or (job.held and job.array_tasks is not None and self._slurm.begun(name)):
             self._slurm.act(argv("release", name, {}))
+            return True
+        return False
 
     def _end(self, asked: Entry, event: Event, said: str = "") -> Entry:
         """Write down how it ended; an end that cannot be written is owed, and nothing is begun until it is paid."""
@@ -334,17 +350,25 @@ class Desk:
         with suppress(JournalError):
             self._pay()
         self._journal.sum_up(now)
-        for asked in self._journal.book.open:
-            if now >= self._later.get(asked.id, 0.0):
-                self._settle(asked)
-        off = self.is_off
-        for held in self._journal.book.all_held():
-            if held.certain and (off or now >= held.until) and now >= self._later.get(held.job, 0.0):
-                self._let_go(held, "gsub-act is switched off" if off else "nobody released it in time")
+        self._tend_all(now)
         book = self._journal.book
         known = book.standing.keys() | {held.job for held in book.all_held()}
         self._later = {key: at for key, at in self._later.items() if key in known}
         self._unseen = {key: at for key, at in self._unseen.items() if key in known}
+
+    def _tend_all(self, now: float) -> None:
+        """Stops where Slurm is silent: each look would take as long, and nobody be answered meanwhile."""
+        for asked in self._journal.book.open:
+            if now >= self._later.get(asked.id, 0.0) and not self._settle(asked):
+                return
+        off = self.is_off
+        in_doubt = {asked.job for asked in self._journal.book.open}
+        for held in self._journal.book.all_held():
+            due = (off or now >= held.until) and now >= self._later.get(held.job, 0.0)
+            if due and held.job not in in_doubt:
+                why = "gsub-act is switched off" if off else "nobody released it in time"
+                if not self._let_go(held, why):
+                    return
 
     def end(self, seconds: float) -> None:
         """Release all that is held, for so long at most: nobody would when we have gone."""
@@ -356,45 +380,48 @@ class Desk:
                 self._let_go(held, "gsub-act ends")
         self._journal.sum_up(self._clock(), at_once=True)
 
-    def _settle(self, asked: Entry) -> None:
-        """Look in Slurm for what an open request was to bring about."""
+    def _settle(self, asked: Entry) -> bool:
+        """Look in Slurm for what an open request was to bring about; whether Slurm answered."""
         now = self._clock()
         if self._owed:
-            return  # how it ended is known, and cannot be written down yet
+            return True  # how it ended is known, and cannot be written down yet
         try:
             job = self._slurm.job(asked.job)
             seen = Seen(job, asked.at, asked.restarts, self._slurm.memory(asked.job) if asked.fields else {})
-            if asked.verb == "hold":
-                self._take_back(job, asked.job)
+            taken_back = asked.verb == "hold" and self._take_back(job, asked.job)
         except NoSuchJob:
             self._end(asked, "failed", "Slurm has no such job any more")
-            return
+            return True
         except SlurmError:
-            self._later[asked.id] = now + _RETRY
-            return
+            self._later[asked.id] = self._clock() + _RETRY
+            return False
+        if taken_back:
+            self._end(asked, "failed", "it is not held: it started first")
+            return True
         if came_about(asked.verb, asked.fields, seen):
             self._end(asked, "done", "seen in Slurm afterwards")
-            return
+            return True
         first = self._unseen.setdefault(asked.id, now)
         if now - asked.at >= _SETTLE and now - first >= _TWICE:
             self._end(asked, "failed", "it did not come about")
         else:
             self._later[asked.id] = now + 1
+        return True
 
-    def _let_go(self, held: Held, why: str) -> None:
-        """Release a job by ourselves."""
+    def _let_go(self, held: Held, why: str) -> bool:
+        """Release a job by ourselves; whether Slurm answered."""
         try:
             job = self._slurm.job(held.job)
         except NoSuchJob:
             self._forget(held.job, "Slurm has no such job any more")
-            return
+            return True
         except SlurmError:
             self._later[held.job] = self._clock() + _RETRY
-            return
+            return False
         against = VERBS["release"].against(job)
         if against:
             self._forget(held.job, against)
-            return
+            return True
         asked = Entry(
             event="asked",
             at=self._clock(),
@@ -412,9 +439,10 @@ class Desk:
             with suppress(SlurmError):
                 self._slurm.act(argv("release", held.job, {}))
             self._later[held.job] = self._clock() + _RETRY
-            return
+            return True
         if done.result != "done":
             self._later[held.job] = self._clock() + _RETRY
+        return done.result != "unknown"
 
 
 def mode_of(site: Site, job: Job) -> Mode:

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from slurm_plugins.client.commands import CommandClient, valid_id
 from slurm_plugins.client.errors import SlurmError
 from slurm_plugins.client.runner import Runner, check
+from slurm_plugins.client.states import JobState
 from slurm_plugins.client.values import Job
 from slurm_plugins.service.slurm_config import parse_config
 
@@ -63,6 +64,10 @@ class Slurm(Protocol):
         """A job, or a task of an array. Raises NoSuchJob."""
         ...
 
+    def begun(self, array: str) -> bool:
+        """Whether a task of an array runs."""
+        ...
+
     def act(self, argv: Sequence[str]) -> None:
         """Run one of the table's commands. SlurmRefused: Slurm said no; SlurmUnreachable: it may have done it."""
         ...
@@ -90,6 +95,11 @@ class Commands:
     def job(self, job: str) -> Job:
         """See `Slurm.job`."""
         return CommandClient(self._env(), timeout=ACT_SECONDS).job(job)
+
+    def begun(self, array: str) -> bool:
+        """See `Slurm.begun`."""
+        found = CommandClient(self._env(), timeout=ACT_SECONDS).jobs(ids=[array])
+        return any(job.state in (JobState.RUNNING, JobState.SUSPENDED) for job in found)
 
     def act(self, argv: Sequence[str]) -> None:
         """See `Slurm.act`."""

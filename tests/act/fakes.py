@@ -50,6 +50,10 @@ class FakeSlurm:
             raise NoSuchJob(job)
         return self.jobs[job]
 
+    def begun(self, array: str) -> bool:
+        tasks = [job for job in self.jobs.values() if job.array_job_id == int(array)]
+        return any(job.state is JobState.RUNNING for job in tasks)
+
     def rights(self) -> Rights:
         return self.known
 

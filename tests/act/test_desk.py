@@ -90,6 +90,27 @@ def test_a_job_that_started_first_is_not_said_to_be_held(world, tmp_path):
     assert [argv[1] for argv in world.slurm.acts] == ["uhold", "release"]
 
 
+def test_an_array_is_held_while_none_of_it_runs(tmp_path):
+    """Slurm's hold of an array marks the tasks that run, too."""
+    waits = pending(7, array_job_id=7, array_tasks="2-9")
+    world = World(tmp_path, waits)
+    world.slurm.jobs["7_1"] = job("7_1", JobState.RUNNING)
+    assert "tasks of this array run" in world.ask("hold", "7")["said"]
+    assert world.slurm.acts == []
+    del world.slurm.jobs["7_1"]
+
+    def start():
+        world.slurm.jobs["7_1"] = job("7_1", JobState.RUNNING)
+
+    world.slurm.before_act = start
+    assert world.ask("hold", "7")["result"] == "failed"
+    assert [argv[1] for argv in world.slurm.acts] == ["uhold", "release"]
+    del world.slurm.jobs["7_1"]
+    world.slurm.before_act = lambda: None
+    assert world.ask("hold", "7")["result"] == "done"
+    assert len(held(tmp_path / "state")) == 1
+
+
 # --- what is refused: each row is a request and a word of the answer --------------------------------------------------
 
 # fmt: off
@@ -458,6 +479,21 @@ def test_a_silent_slurm_does_not_make_it_forget(world, tmp_path):
     world.slurm.silent = False
     world.wait(11)
     assert held(tmp_path / "state") == () and not world.slurm.jobs["7"].held
+
+
+def test_a_silent_slurm_is_looked_at_once_a_round_however_much_is_held(tmp_path):
+    """A look takes 20 s then, and nobody is answered meanwhile."""
+    world = World(tmp_path, *(pending(number) for number in range(1, 41)))
+    for number in range(1, 41):
+        world.ask("hold", str(number))
+    world.slurm.silent = True
+    world.clock.now += 181
+    looks = world.slurm.looks
+    world.desk.tend()
+    assert world.slurm.looks == looks + 1
+    world.slurm.silent = False
+    world.wait(11)
+    assert held(tmp_path / "state") == ()
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,18 @@ def test_one_task_of_an_array(acting: Acting) -> None:
     assert acting.shown(f"{array}_1")["Restarts"] == "0"
 
 
+def test_an_array_is_held_as_a_whole_before_it_begins(acting: Acting) -> None:
+    array = acting.submit("--array=1-2", "--begin=now+2hours")
+    assert acting.ask("hold", array)["result"] == "done"
+    assert acting.shown(array)["Priority"] == "0"
+    assert acting.ask("release", array)["result"] == "done"
+    assert acting.shown(array)["Priority"] != "0"
+    begun = acting.submit("--array=1-4", "--exclusive")  # two nodes, four tasks
+    acting.wait(lambda: acting.shown(f"{begun}_1")["JobState"] == "RUNNING")
+    assert "tasks of this array run" in acting.ask("hold", begun)["said"]
+    assert acting.shown(f"{begun}_1")["Priority"] != "0"
+
+
 def test_what_it_does_not_do(acting: Acting) -> None:
     running, waiting = acting.submit(), acting.waiting()
     acting.wait(lambda: acting.shown(running)["JobState"] == "RUNNING")
