@@ -22,10 +22,10 @@ _START: Final = rb"(?:^|(?<=\A\xef\xbb\xbf))"  # of a line; a byte order mark is
 _BLOCK: Final = re.compile(
     _START + rb"-- >>> gsub[^\n]*\n(?:(?!-- <<< gsub)[^\n]*\n){0,20}-- <<< gsub[^\n]*(?:\n|\Z)", re.MULTILINE
 )
-# What is left of a block that somebody tore: each of its lines is known by itself.
+# What is left of a block that somebody tore: each of its lines is known by itself, if it is whole.
 _STRAY: Final = re.compile(
-    _START + rb"(?:-- (?:>>>|<<<) gsub"
-    rb"|do local fine, why = pcall\(function\(\) assert\(dofile\(\"[^\n]*chain\.lua\")[^\n]*(?:\n|\Z)",
+    _START + rb"(?:-- (?:>>>|<<<) gsub[^\n]*"
+    rb"|do local fine, why = pcall\(function\(\) assert\(dofile\(\"[^\n]*chain\.lua\"[^\n]* end end[ \t\r]*)(?:\n|\Z)",
     re.MULTILINE,
 )
 _SETTINGS: Final = re.compile(rb'"chain\.lua is cut short"\)\(\{(.*?)\}\) end\)', re.DOTALL)

@@ -6,10 +6,12 @@
 -- anything was changed, or leaves the site's function in its place: a site's rules never depend on gsub.
 -- Lua 5.1 to 5.4.
 
-local assert, dofile, next, pcall, rawset, select, tonumber, tostring, type =
-  assert, dofile, next, pcall, rawset, select, tonumber, tostring, type
+-- What the site's script may replace while it is loaded.
+local assert, dofile, next, pcall, rawset, tonumber, tostring, type =
+  assert, dofile, next, pcall, rawset, tonumber, tostring, type
 local getinfo, sethook, getmetatable = debug.getinfo, debug.sethook, debug.getmetatable
-local gsub, match, slurm, G = string.gsub, string.match, slurm, _G
+local gsub, match, G = string.gsub, string.match, _G
+local log_info, log_error = slurm.log_info, slurm.log_error
 
 local folder = match(getinfo(1, "S").source, "^@(.*/)") or ""
 -- From 5.2 on a function can be asked whether it was reached by a tail call; 5.1 shows the lost call as a level.
@@ -90,7 +92,7 @@ local function settle(shim)
     return -- Slurm says so, as it would without us
   end
   rawset(G, "slurm_job_submit", chain(site, shim))
-  slurm.log_info("%s", "gsub: asked after the site's own slurm_job_submit")
+  log_info("%s", "gsub: asked after the site's own slurm_job_submit")
 end
 
 -- The main function of job_submit.lua, from within what it called.
@@ -130,7 +132,7 @@ local function at_the_end_of(main, done)
       -- An error here would be one of the script's.
       local fine, why = pcall(done)
       if not fine then
-        pcall(slurm.log_error, "%s", "gsub is left out: " .. gsub(tostring(why), "%s+", " "))
+        pcall(log_error, "%s", "gsub is left out: " .. gsub(tostring(why), "%s+", " "))
       end
     end
   end, "r")

@@ -14,7 +14,7 @@ from site_configs.devcluster import Cluster, DevClusterError, daemons, superviso
 from site_configs.devcluster.machine import SYSTEM_PATH
 from slurm_plugins.install.job_submit import chained, unchained
 from slurm_plugins.install.layout import SHIM, Layout
-from tests.decisions.conftest import touch
+from tests.decisions.conftest import touch, wait
 from tests.shim.lua import SHIM as SOURCES
 
 SITE = b"""\
@@ -119,6 +119,15 @@ def controller(cluster: Cluster) -> Iterator[Controller]:
         found.restarted()
         cluster.clean()
         shutil.rmtree(found.libexec.parent)
+
+
+def test_gsub_is_asked_after_the_site(controller: Controller) -> None:
+    controller.install()
+    controller.restarted()
+    before = len(controller.cluster.decisions())
+    controller.works()  # one that passes, and one that the site refuses
+    wait(lambda: len(controller.cluster.decisions()) > before)
+    assert len(controller.cluster.decisions()) == before + 1
 
 
 def cut(name: str) -> Callable[[Path], None]:

@@ -94,6 +94,15 @@ def test_lines_of_ours_that_are_left_of_a_torn_block_go_too(gone: int) -> None:
     assert unchained(b"".join(rows)) == SITE
 
 
+def test_a_line_of_ours_that_is_not_whole_stays() -> None:
+    """To take half of it out would leave what Lua cannot read."""
+    text = chained(SITE, LAYOUT).replace(b"})", b"\n})").partition(b"\n")[2]
+    left = unchained(text)
+    assert left is not None
+    assert b"chain.lua" in left
+    assert left.count(b" end) if not fine") == 1
+
+
 def test_a_path_is_quoted_for_lua() -> None:
     odd = dataclasses.replace(LAYOUT, libexec=Path('/a"b\\c\nd/é'))
     assert rb'dofile("/a\034b\092c\010d/\195\169/chain.lua")' in chained(SITE, odd)
