@@ -203,16 +203,19 @@ def edit(text: bytes, changes: Changes) -> bytes:
 def unedit(text: bytes) -> bytes:
     """One file without any change of ours. What was changed by others since stays."""
     result: list[bytes] = []
+    added: tuple[int, bytes] | None = None  # how many lines there were when we gave the last one an end
     for row in _rows(text):
         bare = row.rstrip(b"\r\n")
         if bare.startswith(BEGIN):
-            if bare.endswith(_NO_END) and result:
-                end = b"\r\n" if row.endswith(b"\r\n") else b"\n"
-                result[-1] = result[-1].removesuffix(end)
+            if bare.endswith(_NO_END):
+                added = len(result), b"\r\n" if row.endswith(b"\r\n") else b"\n"
         elif row.startswith(WAS):
             result.append(row[len(WAS) :])
         elif not bare.startswith(END) and not bare.endswith(OURS):
             result.append(row)
+    # Where others have put lines behind ours since, that line needs its end.
+    if result and added and added[0] == len(result):
+        result[-1] = result[-1].removesuffix(added[1])
     return b"".join(result)
 
 

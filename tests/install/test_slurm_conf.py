@@ -138,6 +138,7 @@ def test_what_is_there_already_is_left_alone() -> None:
 def test_others_changes_since_stay_when_ours_go() -> None:
     changed = edit(b"A=1\nProlog=/a\n", {"Prolog": "/b"})
     assert unedit(b"Z=0\n" + changed + b"B=2\n") == b"Z=0\nA=1\nProlog=/a\nB=2\n"
+    assert unedit(edit(b"A=1", {"Prolog": "/b"}) + b"B=2\n") == b"A=1\nB=2\n"
     torn = b"".join(
         row for row in changed.splitlines(keepends=True) if b"gsub\n" not in row and b">>>" not in row
     )
