@@ -114,7 +114,17 @@ def selftest(
             fix="gsub admin selftest --partition P; 'sinfo -s' lists them",
             exit_code=USAGE,
         )
-    bounds = Bounds(partition, account, qos, nodes, time_limit, wait, record, not no_pause, stop_service)
+    bounds = Bounds(
+        partition,
+        account,
+        qos,
+        nodes,
+        minutes=time_limit,
+        wait=wait,
+        record=record,
+        pause=not no_pause,
+        stop_service=stop_service,
+    )
     with _output(output) as file:
         run = _found(bounds, user, slurm_conf, prefix)
         run.agree(yes=yes, terse=as_json)
@@ -170,8 +180,9 @@ def _output(path: Path | None) -> Iterator[IO[str] | None]:
         with file:
             yield file
     finally:
-        if path.stat().st_size == 0:
-            path.unlink()
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_size == 0:
+                path.unlink()
 
 
 def _found(bounds: Bounds, user: str | None, slurm_conf: Path | None, prefix: Path | None) -> _Run:
@@ -185,7 +196,10 @@ def _found(bounds: Bounds, user: str | None, slurm_conf: Path | None, prefix: Pa
     from slurm_plugins.install.selftest.looking import CannotRunError, look, submitter
     from slurm_plugins.service.look import slurm_environment
 
-    site = read_site(os.environ) or Site(cluster="")
+    environ = dict(os.environ)
+    if prefix:
+        environ["GSUB_SITE"] = str(Layout.under(prefix.absolute(), Path(_SLURM_CONF)).site)
+    site = read_site(environ) or Site(cluster="")
     env = slurm_environment(clean_environment(), site)
     if slurm_conf:
         env["SLURM_CONF"] = str(slurm_conf.absolute())
@@ -226,13 +240,14 @@ class _Run:
                 f"themselves, or: scancel --user={who} --name=gsub-selftest",
                 file=sys.stderr,
             )
-        if not terse:
-            print(f"partition {one_line(world.bounds.partition)}, user {who}, mode {world.mode}:")
-            print(f"  {world.bounds.price(world.gpus)}")
-            if world.bounds.pause and world.halt is not None and world.gpus:
-                print(
-                    "  gsubd stands still for 3 s at most (not with --no-pause); submissions pass meanwhile"
-                )
+        told = sys.stderr if terse else sys.stdout
+        print(f"partition {one_line(world.bounds.partition)}, user {who}, mode {world.mode}:", file=told)
+        print(f"  {world.bounds.price(world.gpus)}", file=told)
+        if world.bounds.pause and world.halt is not None and world.gpus:
+            print(
+                "  gsubd stands still for 3 s at most (not with --no-pause); submissions pass meanwhile",
+                file=told,
+            )
         if yes:
             return
         if not sys.stdin.isatty():
