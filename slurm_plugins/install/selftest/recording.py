@@ -33,7 +33,8 @@ sleep 1
 scontrol requeue "$SLURM_JOB_ID" || exit {_REFUSED}
 sleep 40"""
 _AGENT: Final = (
-    "on the node: systemctl status gsub-noded, and are Prolog and Epilog of slurm.conf gsub's hooks?"
+    "on the node: systemctl status gsub-noded, and are Prolog and Epilog of slurm.conf gsub's hooks? "
+    "'gsub admin doctor' there and on the controller's host tells more"
 )
 _UNDER_WAY: Final = (None, "PENDING", "RUNNING", "COMPLETING", "SUSPENDED")
 
