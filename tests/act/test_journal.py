@@ -8,8 +8,11 @@ import os
 import stat
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slurm_plugins.act.journal import NAME, Journal, held
+from slurm_plugins.act.ledger import Book, Entry
 from slurm_plugins.service.errors import StartError
 from tests.act.fakes import World, failed, pending
 
@@ -156,3 +159,37 @@ def test_nobody_else_may_write_to_its_folder(tmp_path, mode):
 def test_a_folder_that_is_not_there_is_told(tmp_path):
     with pytest.raises(StartError, match="no folder"):
         Journal(tmp_path / "state", now=0.0)
+
+
+_STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["hold", "requeuehold", "release", "requeue"]),
+        st.sampled_from(["1", "2", "3"]),
+        st.sampled_from(["done", "failed", "unknown", "unknown done", "none", "forgot"]),
+        st.integers(0, 2000),
+    ),
+    max_size=30,
+)
+
+
+@given(_STEPS)
+def test_what_still_matters_adds_up_to_the_same(steps):
+    """Whatever happened: a journal of the living entries alone tells the same holds and the same open requests."""
+    book, now = Book(), 1e9
+    for number, (verb, job, end, passes) in enumerate(steps):
+        now += passes
+        if end == "forgot":
+            book.add(Entry(event="forgot", at=now, job=job))
+            continue
+        if any(asked.job == job for asked in book.open):
+            continue  # as the desk has it: one thing at a time for a job
+        book.add(Entry(event="asked", at=now, id=f"id-{number}", job=job, verb=verb))
+        for event in end.replace("none", "").split():
+            book.add(Entry(event=event, at=now + 1, id=f"id-{number}", job=job, verb=verb))
+    again = Book(book.living(now))
+    assert again.all_held() == book.all_held()
+    assert again.open == book.open
+    recent = {id_ for id_, standing in book.standing.items() if standing.asked.at > now - 3600}
+    assert recent <= again.standing.keys()
+    book.forget(now)
+    assert book.all_held() == again.all_held() and book.standing.keys() == again.standing.keys()
