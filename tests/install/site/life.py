@@ -16,8 +16,8 @@ from tests.install.site.dressed import Hooks, Site
 from tests.install.site.judge import Judge, Verdict, Watch
 from tests.install.site.stream import Stream, wait_for
 
-LEFT: Final = frozenset({"state", "install/site.toml"})
-"""What rollback leaves below the prefix: the store, and a copy of the site file, which the site wrote itself."""
+LEFT: Final = frozenset({"state", "etc", "etc/site.toml"})
+"""What rollback leaves below the prefix: the store, and the site file, which gsub did not write here."""
 
 
 @dataclass(slots=True)
@@ -74,18 +74,16 @@ class Life:
         """All that is the site's is as it was, to the byte; `alone`: and nothing else lies there."""
         now = self.site.sums()
         changed = {name: now.get(name) for name, was in self.site.before.items() if now.get(name) != was}
-        assert not changed
-        assert not alone or now.keys() == self.site.before.keys()
+        assert not changed, changed
+        assert not alone or now.keys() == self.site.before.keys(), now.keys() - self.site.before.keys()
 
     def gone(self) -> None:
         """No file of gsub's is left but the store and the site file that was there before."""
         left = []
         for place in (self.site.prefix, *map(self.site.disk, self.site.nodes)):
             names = {str(path.relative_to(place)) for path in place.rglob("*")}
-            left += [
-                name for name in names if name not in LEFT | {"install"} and not name.startswith("state/")
-            ]
-        assert left == []
+            left += [name for name in names if name not in LEFT and not name.startswith("state/")]
+        assert not left, left
 
     def told(self, word: str, *options: str) -> None:
         """A user who submits is told so by gsub; asked again, since a busy machine's answers come too late at times."""
