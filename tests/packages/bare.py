@@ -164,6 +164,7 @@ class BareHost:
         children = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text().split()
         for child in children:
             os.kill(int(child), by)
+        daemon.send_signal(signal.SIGCONT)  # nsenter stops itself when its child was stopped for a while
         daemon.wait(30)
 
     def mount(self, kind: str, place: str, options: str) -> None:

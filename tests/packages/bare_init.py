@@ -15,18 +15,22 @@ import subprocess
 import sys
 from pathlib import Path
 
-SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 0x1
+SIOCSIFFLAGS, SIOCSIFADDR, IFF_UP = 0x8914, 0x8916, 0x1
 
 
 def main() -> None:
     root, name = sys.argv[1:]
-    for kind, place in (("proc", "proc"), ("sysfs", "sys"), ("devpts", "dev/pts")):
+    for kind, place in (("proc", "proc"), ("devpts", "dev/pts")):
         Path(root, place).mkdir(parents=True, exist_ok=True)
         subprocess.run(["mount", "-t", kind, kind, f"{root}/{place}"], check=True)
+    subprocess.run(
+        ["mount", "--rbind", "/sys", f"{root}/sys"], check=True
+    )  # slurmd 22.05 wants cgroups there
     with socket.socket() as any_socket:
-        request = struct.pack("16sH14s", b"lo", 0, b"")
-        flags = struct.unpack("16sH14s", fcntl.ioctl(any_socket, SIOCGIFFLAGS, request))[1]
-        fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sH14s", b"lo", flags | IFF_UP, b""))
+        fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sH14s", b"lo", IFF_UP, b""))
+        # A second address: getaddrinfo takes a host that has 127.0.0.1 alone for one without IPv4.
+        address = struct.pack("HH4s8s", socket.AF_INET, 0, socket.inet_aton("10.99.0.1"), b"")
+        fcntl.ioctl(any_socket, SIOCSIFADDR, struct.pack("16s16s", b"lo:1", address))
     socket.sethostname(name)
     os.chroot(root)
     os.chdir("/")

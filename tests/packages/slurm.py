@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from site_configs.devcluster import nvml
 from tests.packages.bare import NAME, BareHost
 
 GPUS = 2
@@ -11,6 +14,8 @@ ClusterName=bare
 SlurmctldHost={NAME}(127.0.0.1)
 SlurmUser=slurm
 AuthType=auth/munge
+# so long a requeued job waits, on 22.05 and since 24.05
+AuthInfo=cred_expire=10
 StateSaveLocation=/var/lib/slurm/slurmctld
 SlurmdSpoolDir=/var/lib/slurm/slurmd
 SlurmctldPidFile=/run/slurmctld.pid
@@ -23,7 +28,7 @@ TaskPlugin=task/none
 MpiDefault=none
 ReturnToService=2
 KillWait=5
-SchedulerParameters=batch_sched_delay=0,bf_interval=2
+SchedulerParameters=batch_sched_delay=0,bf_interval=2,requeue_delay=5
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 GresTypes=gpu
@@ -62,6 +67,22 @@ def start(host: BareHost) -> None:
     host.start("slurmctld", ["/usr/sbin/slurmctld", "-D"], user="slurm")
     host.start("slurmd", ["/usr/sbin/slurmd", "-D"])
     host.wait("the node", lambda: node_state(host) == "idle")
+
+
+DRIVER = "/usr/local/lib/emulated-nvml"
+EMULATED = {
+    "LD_LIBRARY_PATH": DRIVER,
+    "GSUB_EMU_GPUS": f"{DRIVER}/gpus",
+    "GSUB_EMU_NODE": NAME,
+}
+"""What shows the emulated GPUs to the agent."""
+
+
+def install_driver(host: BareHost) -> None:
+    """An NVML as the GPUs' driver brings it, emulated."""
+    folder = Path(f"{host.root}{DRIVER}")
+    nvml.build(folder)
+    nvml.EmulatedGpus(folder / "gpus").create([NAME], gpus=GPUS, cluster="bare")
 
 
 def stop(host: BareHost) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import configparser
+import json
 import re
 import shutil
 import signal
@@ -69,25 +71,18 @@ def compare(before: dict[str, str], after: dict[str, str]) -> dict[str, tuple[st
     }
 
 
-def test_installing_and_purging_leave_the_host_as_it_was(host: BareHost, built: Built):
-    before = listing(host.root, OF_OTHERS)
-    said = install(host, built[host.suite])
-    assert "gsub admin install --plan" in said  # what to do next
+def check_installed(host: BareHost) -> None:
+    """Users, folders, owners, libraries and units of all three packages."""
     assert host.run("gsub --version").stdout.strip() == f"gsub {__version__}"
     assert host.run(f"dpkg --verify {' '.join(PACKAGES)}").stdout == ""
-
-    users = host.run("getent passwd gsub gsub-act").stdout
-    assert "gsub:x:890:890:" in users
+    assert "gsub:x:890:890:" in host.run("getent passwd gsub gsub-act").stdout
     assert "slurm" in host.run("id -nG gsub").stdout.split()
     owners = "stat -c '%U:%G %a' /var/lib/gsub /var/spool/gsub /var/spool/gsub/new /run/gsub-noded /run/gsub-noded/new"
     assert host.run(owners).stdout.splitlines() == [
         "gsub:gsub 750", "root:root 700", "root:root 700", "root:root 755", "root:root 700",
     ]  # fmt: skip
-    assert (
-        host.run("find /opt/gsub /usr/bin/gsub ! -user root -o ! -group root -o -perm /022 ! -type l").stdout
-        == ""
-    )
-
+    others = "find /opt/gsub /usr/bin/gsub ( ! -user root -o ! -group root -o -perm /022 ) ! -type l"
+    assert host.run(others.replace("(", "'('").replace(")", "')'")).stdout == ""
     # every library that the wheels bring finds what it needs on this release
     missing = "find /opt/gsub -name '*.so*' -type f -exec ldd {} + 2>&1 | grep 'not found'"
     assert host.run(missing, check=False).stdout == ""
@@ -95,23 +90,15 @@ def test_installing_and_purging_leave_the_host_as_it_was(host: BareHost, built: 
         assert host.run(f"/opt/gsub/bin/{program} --help").stdout
     paths = " ".join(f"/usr/lib/systemd/system/{unit}.service" for unit in UNITS)
     assert host.run(f"systemd-analyze verify --man=no {paths}").stderr == ""
-    assert exposures(host, paths).keys() == set(UNITS)
-    assert exposures(host, paths)["gsubd"] < 2.0 > exposures(host, paths)["gsub-act"]
+    exposed = exposures(host, paths)
+    assert exposed.keys() == set(UNITS)
+    assert exposed["gsubd"] < 2.0 > exposed["gsub-act"]
     enabled = host.root / "etc/systemd/system/multi-user.target.wants"
     assert {path.name for path in enabled.glob("gsub*")} == {"gsubd.service", "gsub-noded.service"}
-
     # a user's Python, or one that sets PYTHONPATH, gets nothing in
     (host.root / "tmp/click.py").write_text("raise SystemExit(9)\n")
     assert host.run("cd /tmp && PYTHONPATH=/tmp gsub --version", user=slurm.USER).returncode == 0
     (host.root / "tmp/click.py").unlink()
-
-    # the store outlives the package, not its purge; a host that has Python for itself keeps it
-    (host.root / "var/lib/gsub/store.db").write_text("")
-    host.run(f"apt-get -q -y remove {' '.join(PACKAGES)}")
-    assert (host.root / "var/lib/gsub/store.db").exists()
-    assert not (host.root / "opt/gsub/bin").exists()
-    purge(host)
-    assert compare(before, listing(host.root, OF_OTHERS)) == {}
 
 
 def exposures(host: BareHost, paths: str) -> dict[str, float]:
@@ -122,49 +109,115 @@ def exposures(host: BareHost, paths: str) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("names", [("gsub",), ("gsub", "gsub-node")], ids=["login", "node"])
-def test_a_host_gets_what_its_part_needs(host: BareHost, built: Built, names: tuple[str, ...]):
-    install(host, built[host.suite], *names)
+def start_unit(host: BareHost, name: str) -> None:
+    """Its program, as its user, in the folders that systemd makes for it."""
+    unit = configparser.ConfigParser(strict=False, interpolation=None, delimiters=("=",))
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(host.root / f"usr/lib/systemd/system/{name}.service")
+    service = unit["Service"]
+    user = service.get("User", "root")
+    if "RuntimeDirectory" in service:
+        host.run(f"install -d -o {user} -g {user} /run/{service['RuntimeDirectory']}")
+    env = slurm.EMULATED if name == "gsub-noded" else {}
+    host.start(name, service["ExecStart"].split(), user=user if user != "root" else None, env=env)
+
+
+def admin(host: BareHost, words: str, *, code: int = 0) -> str:
+    """What `gsub admin WORDS` said; it must end with `code`."""
+    done = host.run(f"gsub admin {words}", check=False, timeout=300)
+    assert done.returncode == code, f"gsub admin {words}\n{done.stdout}{done.stderr}\n{host.tails()}"
+    return done.stdout
+
+
+def hooks_in_place(host: BareHost) -> bool:
+    """Whether `install` has nothing left to wait for; the service hears of a node when its agent reports."""
+    done = host.run("gsub admin install --yes", check=False)
+    return done.returncode == 0 and "!!" not in done.stdout
+
+
+def errors(host: BareHost) -> list[str]:
+    """What doctor finds that is wrong."""
+    said = json.loads(host.run("gsub admin doctor --json", check=False).stdout)
+    return [f"{one['check']}: {one['seen']}" for one in said["findings"] if one["level"] == "error"]
+
+
+def test_from_nothing_to_a_cluster_with_gsub_and_back(host: BareHost, built: Built):
+    slurm.start(host)
+    slurm.install_driver(host)
+    slurm.run_job(host)
+    before = listing(host.root, OF_OTHERS)
+
+    said = install(host, built[host.suite])
+    assert "gsub admin install --plan" in said  # what to do next
+    check_installed(host)
+    assert slurm.run_job(host)
+    admin(host, "install --yes")
+    for unit in ("gsubd", "gsub-noded"):
+        start_unit(host, unit)
+    host.wait("gsub's hooks in slurm.conf", lambda: hooks_in_place(host))
+    assert "Prolog=" in (host.root / "etc/slurm/slurm.conf").read_text()
+    assert errors(host) == []
+    admin(host, f"selftest --partition gpu --user {slurm.USER} --yes --output /root/packages/selftest.json")
+    assert slurm.node_state(host) == "idle"
+
+    for unit in ("gsub-noded", "gsubd"):
+        host.stop(unit)
+    admin(host, "rollback --yes --settle 1")
+    # the store outlives the package, not its purge
+    host.run(f"apt-get -q -y remove {' '.join(PACKAGES)}")
+    assert (host.root / "var/lib/gsub/store.db").exists()
+    assert not (host.root / "opt/gsub/bin").exists()
+    purge(host)
+    assert compare(before, listing(host.root, OF_OTHERS)) == {}
+    assert slurm.run_job(host)
+
+
+@pytest.mark.parametrize("host", SUITES[1:], indirect=True)
+def test_a_login_node_and_a_compute_node_get_what_they_need_and_a_sites_own_user_stays(
+    host: BareHost, built: Built
+):
+    host.run("groupadd --system --gid 777 gsub && useradd --system --uid 777 --gid gsub gsub")
+    install(host, built[host.suite], "gsub")
     assert host.run("gsub --version").returncode == 0
+    assert not list(host.root.glob("usr/lib/systemd/system/gsub*"))
+    install(host, built[host.suite], "gsub", "gsub-node")
     assert not (host.root / "usr/lib/systemd/system/gsubd.service").exists()
     assert "lua-posix" not in host.run("dpkg-query -W -f '${Package}\\n'").stdout.split()
-
-
-def test_a_users_and_a_sites_own_user_stays_at_purge(host: BareHost, built: Built):
-    host.run("groupadd --system --gid 777 gsub && useradd --system --uid 777 --gid gsub gsub")
-    install(host, built[host.suite])
+    assert (host.root / "usr/libexec/gsub/prolog").exists()
     assert host.run("id -u gsub").stdout.strip() == "777"
     purge(host)
     assert host.run("id -u gsub").stdout.strip() == "777"
+    assert not (host.root / "usr/libexec/gsub").exists()
 
 
-@pytest.mark.parametrize("where", ["slurm.conf", "an included file", "job_submit.lua"])
 @pytest.mark.parametrize("host", SUITES[:1], indirect=True)
-def test_a_package_does_not_go_while_slurm_names_it(host: BareHost, built: Built, where: str):
+def test_a_package_does_not_go_while_slurm_names_it(host: BareHost, built: Built):
     install(host, built[host.suite])
     etc = host.root / "etc/slurm"
-    named = {
-        "slurm.conf": (etc / "slurm.conf", "Prolog=/usr/libexec/gsub/prolo[g]\n"),
-        "an included file": (etc / "hooks.conf", "  Epilog=/usr/libexec/gsub/epilog.d/*\n"),
-        "job_submit.lua": (etc / "job_submit.lua", 'pcall(dofile, "/usr/libexec/gsub/chain.lua")\n'),
-    }
-    path, line = named[where]
-    before = path.read_text() if path.exists() else ""
-    path.write_text(before + line)
-    for verb in ("remove", "purge"):
-        done = host.run(f"apt-get -q -y {verb} {' '.join(PACKAGES)}", check=False)
-        assert done.returncode != 0
-        assert f"/etc/slurm/{path.name} still names gsub" in done.stderr
-        assert "gsub admin rollback" in done.stderr
+    for path, line in (
+        (etc / "slurm.conf", "Prolog=/usr/libexec/gsub/prolo[g]\n"),
+        (etc / "slurm.conf", "# >>> gsub: a comment\nProlog=/usr/bin/tru[ez] #gsub#\n# <<< gsub\n"),
+        (etc / "hooks.conf", "  Epilog=/usr/libexec/gsub/epilog.d/*\n"),
+        (etc / "job_submit.lua", 'pcall(dofile, "/usr/libexec/gsub/chain.lua")\n'),
+    ):
+        before = path.read_text() if path.exists() else ""
+        path.write_text(before + line)
+        for verb in ("remove", "purge"):
+            done = host.run(f"apt-get -q -y {verb} {' '.join(PACKAGES)}", check=False)
+            assert done.returncode != 0
+            assert f"/etc/slurm/{path.name} still names gsub" in done.stdout + done.stderr
+            assert "gsub admin rollback" in done.stdout + done.stderr
+        path.write_text(before)
     assert {status(host, package) for package in PACKAGES} == {"installed"}
     assert host.run("gsub --version").returncode == 0
     # what is commented out names nothing
-    comment = "-- " if path.suffix == ".lua" else "#gsub:was# "
-    path.write_text(before + comment + line)
+    for path, comment in ((etc / "slurm.conf", "#gsub:was# "), (etc / "job_submit.lua", "-- ")):
+        path.write_text((path.read_text() if path.exists() else "") + f"{comment}/usr/libexec/gsub/prolog\n")
     purge(host)
     assert {status(host, package) for package in PACKAGES} == {""}
 
 
+@pytest.mark.parametrize("host", SUITES[1:], indirect=True)
 def test_an_upgrade_under_a_running_job_and_one_that_breaks_leave_slurm_alone(host: BareHost, built: Built):
     slurm.start(host)
     install(host, built[host.suite])
