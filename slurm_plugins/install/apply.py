@@ -6,18 +6,17 @@ What is changed together is taken back together.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from slurm_plugins.install.around import Around
-from slurm_plugins.install.facts import slurm_env
-from slurm_plugins.install.host import Host, HostError, Ran
+from slurm_plugins.install.host import Host, HostError
 from slurm_plugins.install.journal import ABSENT, Journal, State, state_of
 from slurm_plugins.install.layout import Layout
 from slurm_plugins.install.plan import Plan
+from slurm_plugins.install.proof import Run, StepError, notice, prove
 from slurm_plugins.install.rehearse import Candidate
 from slurm_plugins.install.restore import restored
 from slurm_plugins.install.steps import (
@@ -42,15 +41,6 @@ __all__ = ["Done", "StepError", "apply"]
 _SECOND: Final = 1.0
 _BETWEEN: Final = 3.0
 """Seconds from one reconfigure to the next, at least."""
-_LEFT_OUT: Final = "gsub is left out"
-
-
-class StepError(Exception):
-    """A step did not work: the message says why. `remedy`: what to do, where that is known."""
-
-    def __init__(self, message: str, remedy: str = "") -> None:
-        super().__init__(message)
-        self.remedy = remedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +68,6 @@ class Done:
         return not self.failed
 
 
-@dataclass(slots=True)
-class _Run:
-    host: Host
-    layout: Layout
-    journal: Journal
-    around: Around
-    before: str | None = None  # what Slurm said of a submission before it was changed
-    log_from: int = -1
-    notes: list[str] = field(default_factory=list)
-
-    def slurm(self, *argv: str, timeout: float = 30.0) -> Ran:
-        return self.host.run(argv, timeout=timeout, env=slurm_env(self.layout))
-
-
 def apply(
     plan: Plan,
     host: Host,
@@ -111,7 +87,7 @@ def apply(
     ------
     HostError: the journal itself cannot be written, before anything was changed.
     """
-    run = _Run(host, layout, journal, around)
+    run = Run(host, layout, journal, around)
     if not plan.steps:
         return Done(0)
     journal.add("begun", plan.kind, version=version, asked=dict(asked) if asked is not None else None)
@@ -128,14 +104,14 @@ def apply(
     return Done(count, notes=tuple(run.notes))
 
 
-def _one(step: Step, run: _Run) -> None:
+def _one(step: Step, run: Run) -> None:
     """One step, written down before and after."""
     match step:
         case Folder() | Put() | Link() | Remove():
             follow = isinstance(step, Folder | Put)
             before = run.journal.keep(step.path, follow=follow)
             if isinstance(step, Put) and step.together:
-                _notice(run)
+                notice(run)
             run.journal.add(
                 "doing",
                 step.line(),
@@ -164,7 +140,7 @@ def _after(step: Folder | Put | Link | Remove) -> State:
             return ABSENT
 
 
-def _fail(run: _Run, step: Step, why: str) -> tuple[str, ...] | None:
+def _fail(run: Run, step: Step, why: str) -> tuple[str, ...] | None:
     """Write the failure down, and put back what was changed together. What was put back; None: nothing was changed."""
     try:
         run.journal.add("failed", step.line())
@@ -174,7 +150,7 @@ def _fail(run: _Run, step: Step, why: str) -> tuple[str, ...] | None:
         return _take_back(run)
 
 
-def _do(step: Step, run: _Run) -> None:
+def _do(step: Step, run: Run) -> None:
     """Raises StepError, HostError."""
     host = run.host
     match step:
@@ -209,7 +185,7 @@ def _do(step: Step, run: _Run) -> None:
         case Wait():
             run.around.sleep(step.seconds)
         case Prove():
-            _prove(step, run)
+            prove(step, run)
 
 
 def _numbers(owner: Owner, host: Host) -> tuple[int, int]:
@@ -226,7 +202,7 @@ def _numbers(owner: Owner, host: Host) -> tuple[int, int]:
     return uid, int(said.out)
 
 
-def _command(step: Command, run: _Run) -> None:
+def _command(step: Command, run: Run) -> None:
     said = run.host.run(step.argv, timeout=90)
     if said.code in step.fine:
         return
@@ -236,7 +212,7 @@ def _command(step: Command, run: _Run) -> None:
     run.notes.append(why)
 
 
-def _touch(path: Path, run: _Run) -> None:
+def _touch(path: Path, run: Run) -> None:
     """Slurm compares whole seconds, and loads a file that is later only."""
     found = run.host.stat(path)
     if found is None:
@@ -248,7 +224,7 @@ def _touch(path: Path, run: _Run) -> None:
         run.host.touch(path)
 
 
-def _answered(step: Answer, run: _Run) -> None:
+def _answered(step: Answer, run: Run) -> None:
     waited = 0.0
     while not run.around.service.decides(step.host, step.port):
         if waited >= run.around.patience:
@@ -268,54 +244,17 @@ def _tried(step: Programs, host: Host) -> None:
             raise StepError(why, "install the package anew")
 
 
-def _rehearsed(step: Rehearse, run: _Run) -> None:
+def _rehearsed(step: Rehearse, run: Run) -> None:
     candidate = Candidate(job_submit=step.job_submit, shim=step.shim, plugins=step.plugins)
     found = run.around.rehearse(run.host, run.layout, candidate)
     if not found.ok:
         raise StepError(found.seen, found.remedy)
 
 
-# --- Slurm ------------------------------------------------------------------------------------------------------------
+# --- Slurm -----------------------------------------------------------------------------------------------------------
 
 
-def _notice(run: _Run) -> None:
-    """How things are before the first change that Slurm will see."""
-    if run.before is None:
-        run.before = _submission(run)
-        run.log_from = _log_size(run)
-
-
-def _submission(run: _Run) -> str:
-    """What Slurm says of a submission, without numbers and times; "ok" where it would take it."""
-    said = run.slurm(
-        "sbatch", "--test-only", "--job-name=gsub-check", "--time=1", "--ntasks=1", "--wrap=true"
-    )
-    return "ok" if said.ok else re.sub(r"\d+", "#", said.trouble) or "failed"
-
-
-def _config(run: _Run) -> dict[str, list[str]]:
-    said = run.slurm("scontrol", "show", "config")
-    found: dict[str, list[str]] = {}
-    for line in said.out.splitlines():
-        if match := re.match(r"(\w+)(?:\[\d+\])?\s*=\s*(.*?)\s*$", line):
-            found.setdefault(match[1].lower(), []).append(match[2])
-    return found
-
-
-def _log_size(run: _Run) -> int:
-    log = _config(run).get("slurmctldlogfile", [""])[0]
-    found = run.host.stat(Path(log)) if log.startswith("/") else None
-    return found.size if found is not None else -1
-
-
-def _log_since(run: _Run) -> str:
-    log = _config(run).get("slurmctldlogfile", [""])[0]
-    if run.log_from < 0 or not log.startswith("/"):
-        return ""
-    return run.host.run(["tail", "-c", f"+{run.log_from + 1}", log]).out
-
-
-def _reconfigure(run: _Run) -> None:
+def _reconfigure(run: Run) -> None:
     # 24.11 lost a slurmd for a minute when two came within a second.
     what = Reconfigure().line()
     told = [entry.at for entry in run.journal.entries[:-1] if entry.what == what and entry.event == "doing"]
@@ -327,46 +266,10 @@ def _reconfigure(run: _Run) -> None:
         raise StepError(f"scontrol reconfigure: {said.trouble}")
 
 
-def _prove(step: Prove, run: _Run) -> None:
-    waited = 0.0
-    while True:
-        trouble = _disproof(step, run)
-        if not trouble:
-            return
-        if waited >= run.around.patience:
-            raise StepError(trouble)
-        # slurmctld is away for a moment while it takes a new configuration, from 23.11 on as a new process.
-        run.around.sleep(0.5)
-        waited += 0.5
-
-
-def _disproof(step: Prove, run: _Run) -> str:
-    """What speaks against it; empty: nothing."""
-    if " UP" not in run.slurm("scontrol", "ping").out:
-        return "slurmctld does not answer"
-    config = _config(run)
-    for key, word in step.shows:
-        values = config.get(key.lower(), [])
-        if not any(word in value for value in values):
-            shown = ", ".join(values) or "nothing"
-            return f"slurmctld has {key}={shown}, not {word}"
-    for word in step.hides:
-        if keys := [key for key, values in config.items() if any(word in value for value in values)]:
-            return f"slurmctld still has {word} in {', '.join(keys)}"
-    if step.shim:
-        now = _submission(run)
-        if now not in ("ok", run.before) and run.before is not None:
-            return f"a submission that was {run.before} is now: {now}"
-        said = [line for line in _log_since(run).splitlines() if _LEFT_OUT in line]
-        if said:
-            return f"slurmctld's log: {said[-1].strip()[-200:]}"
-    return ""
-
-
 # --- taking back ------------------------------------------------------------------------------------------------------
 
 
-def _take_back(run: _Run) -> tuple[str, ...] | None:
+def _take_back(run: Run) -> tuple[str, ...] | None:
     """Put what was changed together back as it was, and tell Slurm. Goes on where one thing cannot be put back."""
     unproven = run.journal.unproven()
     if not unproven:
@@ -394,7 +297,7 @@ def _take_back(run: _Run) -> tuple[str, ...] | None:
     return tuple(told)
 
 
-def _put_back(run: _Run, path: Path, original: State) -> str:
+def _put_back(run: Run, path: Path, original: State) -> str:
     now = state_of(run.host, path)
     if now.same(original):
         return ""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -65,8 +66,16 @@ class Site:
         (paths.etc / "job_submit.lua").write_text(LUA)
         lines = [f"Prolog={self.own}/prolog", f"Epilog={self.own}/epilog  # the site's"]
         paths.slurm_conf.write_text(paths.slurm_conf.read_text() + "\n".join(lines))
+        self._join()
         self.cluster.run(["scontrol", "reconfigure"], check=True)
         self.wait("the node", self.idle)
+
+    def _join(self) -> None:
+        """gsub is in Slurm's group, as a directory would have it: a chroot's table is a mount, and usermod renames."""
+        table = self.cluster.paths.etc / "group"
+        if self.cluster.rootfs.is_chroot:
+            text = table.read_text()
+            table.write_text(re.sub(r"^(slurm:x:\d+:)$", r"\1gsub", text, flags=re.MULTILINE))
 
     def sums(self) -> dict[str, str]:
         files = [
