@@ -131,8 +131,7 @@ def test_an_ordinary_user_is_told_of_no_fault_that_is_none(release):
         for path in [path for path in scene.host.entries if folder in path.parents]:
             scene.host.entries.pop(path)
     scene.net.answers.clear()
-    found = [one for one in scene.diagnose() if one.level in ("warning", "error")]
-    assert [one.check for one in found] == ["keeper-trust"]  # the one that was silenced here
+    assert not {one.check for one in scene.diagnose() if one.level in ("warning", "error")}
     assert "spool-poison" in _levels(scene)["unknown"]
 
 

@@ -209,14 +209,6 @@ _UNBELIEVED: Final = {
         "give service.user the same number on this host as on the controller: id gsub",
     ),
     "munge": ("this host cannot prove who it is: {}", "systemctl status munge"),
-    "unreachable": (
-        "the service does not answer: {}",
-        "systemctl status gsubd on the controller; is its port open?",
-    ),
-    "timeout": (
-        "the service does not answer: {}",
-        "systemctl status gsubd on the controller; is its port open?",
-    ),
 }
 
 
@@ -226,8 +218,13 @@ def _trusted(sight: Sight) -> Iterator[Said]:
     try:
         page = sight.ask("/v1/jobs?limit=1")
     except NetError as problem:
-        told, remedy = _UNBELIEVED.get(problem.kind, ("the service's answer cannot be used: {}", ""))
-        yield error(told.format(sight.site.service.url if problem.kind == "unsealed" else problem), remedy)
+        if problem.kind in _UNBELIEVED:
+            told, remedy = _UNBELIEVED[problem.kind]
+            yield error(
+                told.format(sight.site.service.url if problem.kind == "unsealed" else problem), remedy
+            )
+        else:
+            yield unknown(f"the service does not answer: {problem}")  # told by the check of the keeper
         return
     if page.status == 200:
         yield ok("the service believes this host, and this host the service")

@@ -272,7 +272,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "trust",
         "The service's user exists here, is neither root nor SlurmUser, and on the controller shares a group with "
         "SlurmUser. Nodes and users believe the service by that user's number.",
-        'service.user = "gsub" in the site file; see docs/admin.md, A user',
+        'service.user = "gsub" in the site file; see docs/admin.md, Getting it onto the hosts',
         _user,
         ANYWHERE,
     ),
