@@ -12,10 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gsub.cli import main
+from gsub.commands.admin.mode import _set_unit
 from site_configs.site import parse_site
 from slurm_plugins.install.finding import Finding
+from slurm_plugins.install.host import Ran
 from slurm_plugins.install.mode import Scope, Service, WrongModeError, changed, rows, wait_until_taken
 from slurm_plugins.install.toml_edit import EditError, set_key
+from tests.install.fakes import FakeHost
 from tests.service.serving import Serving
 
 if sys.version_info >= (3, 11):
@@ -332,3 +335,31 @@ def test_a_broken_site_file_is_not_touched(tmp_path, monkeypatch, capsys):
     assert main(["admin", "mode", "enforce"]) == 2
     assert "policy.mod" in capsys.readouterr().err
     assert site.read_text() == 'cluster = "test"\n[policy]\nmod = "observe"\n'
+
+
+@pytest.mark.parametrize(
+    ("mode", "command", "ends_with", "well"),
+    [
+        ("enforce", "systemctl enable --now gsub-act.service", Ran(0), True),
+        ("advise", "systemctl disable --now gsub-act.service", Ran(0), True),
+        ("enforce", "systemctl enable --now gsub-act.service", Ran(1, err="Unit is masked."), False),
+    ],
+)
+def test_gsub_act_runs_where_something_is_enforced(capsys, mode, command, ends_with, well):
+    host = FakeHost()
+    host.folder("/run/systemd/system")
+    host.says("systemctl cat", "[Unit]")
+    host.answer(command, ends_with)
+    assert _set_unit(host, parse_site(f'cluster = "lab"\n[policy]\nmode = "{mode}"\n'), None) is well
+    assert [" ".join(call.argv) for call in host.calls][-1] == command
+    out = capsys.readouterr().out
+    assert out.startswith(command) and ("masked" in out) is not well
+
+
+def test_without_its_unit_it_is_told_and_nothing_is_started(capsys):
+    host = FakeHost()
+    host.folder("/run/systemd/system")
+    host.answer("systemctl cat", Ran(1, err="No files found"))
+    assert _set_unit(host, parse_site('cluster = "lab"\n[policy]\nmode = "enforce"\n'), None)
+    assert "not installed" in capsys.readouterr().out
+    assert len(host.calls) == 1
