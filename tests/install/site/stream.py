@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import time
@@ -238,7 +239,15 @@ class Stream:
         mark = f"saved-{time.time_ns()}"
         cluster.run(["scontrol", "update", f"JobId={self._sentinel}", f"Comment={mark}"], check=True)
         state = cluster.paths.root / "spool/slurmctld/job_state"
-        wait_for("slurmctld's saving", lambda: mark.encode() in state.read_bytes())
+
+        def saved() -> bool:
+            with contextlib.suppress(
+                FileNotFoundError
+            ):  # for a moment, while slurmctld puts the new one in its place
+                return mark.encode() in state.read_bytes()
+            return False
+
+        wait_for("slurmctld's saving", saved)
 
     def _holds(self, number: int) -> bool:
         """A client is parked, or behind an srun that runs on or waits for room."""
