@@ -40,7 +40,7 @@ def test_after_an_installation_that_was_killed_at_any_change(site):
     before = tree(place(site))
     whole = place(site)
     whole.install(BOTH, nodes_ready=True)
-    for at in range(0, len(whole.host.changes), STRIDES.get(site, 7)):
+    for at in range(0, len(whole.host.changes), STRIDES.get(site, 11)):
         here = place(site)
         here.host.killed_before = at
         with pytest.raises(Killed):
@@ -60,7 +60,7 @@ def test_a_rollback_that_was_killed_at_any_change_goes_on(site):
     kept = copy.deepcopy((here.host.entries, here.host.users, here.host.members))
     loaded, at = here.loaded, len(here.host.changes)
     here.rollback(BOTH)
-    for killed in range(0, len(here.host.changes) - at, 2):
+    for killed in range(0, len(here.host.changes) - at, 4):
         again = place(site)
         again.host.entries, again.host.users, again.host.members = copy.deepcopy(kept)
         again.loaded = loaded

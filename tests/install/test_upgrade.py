@@ -134,7 +134,7 @@ def test_killed_at_any_change(newer, then):
                 return
             except Killed:
                 here.host.killed_before = None
-            at += 1 if then == "upgrade" else 3
+            at += 2 if then == "upgrade" else 4
             if then == "rollback":
                 assert here.rollback(BOTH).ok
                 assert tree(here) == clean
