@@ -108,6 +108,7 @@ def test_an_rpm_installs_refuses_to_go_while_slurm_names_it_and_goes(rpms, tmp_p
         assert "gsub" in host.run("gsub --version").stdout
         assert "(gsub)" in host.run("id gsub").stdout
         assert host.run("/opt/gsub/bin/gsubd --help").returncode == 0
+        (host.root / "usr/libexec/gsub").mkdir(exist_ok=True)
         conf = host.root / "etc/slurm/slurm.conf"
         conf.parent.mkdir(exist_ok=True)
         conf.write_text("Prolog=/usr/libexec/gsub/prolo[g]\n")

@@ -26,6 +26,7 @@ still_named() { # tells where Slurm names our hooks or shim, or has our block of
 }
 
 refuse_while_named() { # PACKAGE: what Slurm is told to run is to be there, or jobs fail and nodes are drained
+    [ -d "$LIBEXEC" ] || return 0 # a login node: its slurm.conf names what other hosts have
     named=$(still_named) || return 0
     say "$1 stays: $named still names gsub, whose hooks and shim would be gone; that can drain nodes."
     say "First, on slurmctld's host: gsub admin rollback. Then remove $1 again (GSUB_REMOVE_ANYWAY=1 skips this)."
