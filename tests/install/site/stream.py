@@ -150,7 +150,7 @@ class Stream:
 
     def begin(self) -> None:
         """Let the users begin."""
-        self.number += 1
+        self.number = 1 + len(list(self.site.root.glob("stream*")))
         self.folder.mkdir()
         self.folder.chmod(0o777)  # several users
         (self.folder / "plan.json").write_text(json.dumps(self._plan()))
