@@ -135,6 +135,18 @@ def test_an_ordinary_user_is_told_of_no_fault_that_is_none(release):
     assert "spool-poison" in _levels(scene)["unknown"]
 
 
+def test_what_a_host_is_comes_from_slurm_conf_while_slurmctld_is_silent():
+    scene = healthy(RELEASES[0])
+    for argv in [argv for argv in scene.host.answers if argv[0] == "scontrol"]:
+        del scene.host.answers[argv]
+    _only(scene)
+    assert Sight(scene.host, scene.layout, scene.question, scene.net).roles == ("controller",)
+    scene.host.name = "n2"
+    assert Sight(scene.host, scene.layout, scene.question, scene.net).roles == ("node",)
+    scene.host.unreadable[scene.layout.slurm_conf] = "Permission denied"
+    assert Sight(scene.host, scene.layout, scene.question, scene.net).roles == ("login",)
+
+
 def test_unreadable_files_are_unknown():
     scene = healthy(RELEASES[0])
     for path in (scene.layout.slurm_conf, scene.layout.site, scene.layout.job_submit):

@@ -44,6 +44,8 @@ def _named(sight: Sight, key: str) -> tuple[str, ...]:
 
 def _scripts(sight: Sight, value: str) -> tuple[Path, ...]:
     """The files that a value of Prolog or Epilog stands for on this host, in the order in which Slurm runs them."""
+    if not value.startswith("/"):
+        return ()  # handed out by slurmctld, and the site's
     path = Path(value)
     if not _PATTERN.search(value):
         return (path,)

@@ -10,6 +10,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -238,14 +239,12 @@ class Sight:
         return tuple(found) or ("login",)
 
     def _controllers(self) -> tuple[str, ...]:
+        """The hosts of slurmctld, up to the first dot."""
         try:
-            return tuple(host.split("(")[0].split(".")[0] for host in self.config.values("SlurmctldHost"))
+            named = self.config.values("SlurmctldHost")
         except UnseenError:
-            pass
-        conf = self.conf
-        return (
-            () if conf is None else tuple(h.split("(")[0].split(".")[0] for h in conf.values("SlurmctldHost"))
-        )
+            named = self._stated("SlurmctldHost")
+        return tuple(re.split(r"[(.]", host)[0] for host in named)
 
     def _names_here(self) -> tuple[str, ...]:
         """The nodes that Slurm has on this host."""
@@ -255,17 +254,18 @@ class Sight:
                 node.name for node in self.nodes if here in (node.name, (node.hostname or "").split(".")[0])
             )
         except UnseenError:
-            pass
-        conf = self.conf
-        if conf is None:
-            return ()
-        names: set[str] = set()
-        for value in conf.values("NodeName"):
-            try:
+            names: set[str] = set()
+        for value in self._stated("NodeName"):
+            with suppress(HostlistError):
                 names.update(expand(value))
-            except HostlistError:
-                continue
         return (here,) if here in names else ()
+
+    def _stated(self, key: str) -> tuple[str, ...]:
+        """What this host's slurm.conf says of a key; nothing where it has none that can be read."""
+        try:
+            return () if self.conf is None else self.conf.values(key)
+        except UnseenError:
+            return ()
 
     @property
     def node(self) -> str:

@@ -9,6 +9,7 @@ from slurm_plugins.install.doctor import (
     of_gpus,
     of_hooks,
     of_jobs,
+    of_keeper,
     of_node,
     of_service,
     of_slurm,
@@ -29,4 +30,5 @@ CHECKS: Final[tuple[Check, ...]] = (
     *of_hooks.CHECKS,
     *of_node.CHECKS,
     *of_service.CHECKS,
+    *of_keeper.CHECKS,
 )
