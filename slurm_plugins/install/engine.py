@@ -13,13 +13,23 @@ from pathlib import Path
 from slurm_plugins.install import desired as want
 from slurm_plugins.install.apply import Done, apply
 from slurm_plugins.install.around import Around
-from slurm_plugins.install.facts import Wish, gather
+from slurm_plugins.install.facts import ROLES, Wish, gather
 from slurm_plugins.install.host import Host
 from slurm_plugins.install.journal import Journal
 from slurm_plugins.install.plan import Plan, plan, targets
 from slurm_plugins.install.rollback import forget, look_back, undo
 
-__all__ = ["BusyError", "alone", "asked", "install", "planned", "remembered", "rollback", "rolled_back"]
+__all__ = [
+    "BusyError",
+    "alone",
+    "asked",
+    "covering",
+    "install",
+    "planned",
+    "remembered",
+    "rollback",
+    "rolled_back",
+]
 
 
 class BusyError(Exception):
@@ -52,6 +62,13 @@ def rollback(host: Host, wish: Wish, journal: Journal, around: Around, found: Pl
     if done.ok and not found.waits:
         forget(host, journal, wish.layout.keep)
     return done
+
+
+def covering(wish: Wish, journal: Journal) -> Wish:
+    """A wish to roll back, for all that was ever installed here: its journal is one, and so is what it goes by."""
+    before = [entry.asked["roles"] for entry in journal.entries if entry.asked and entry.asked.get("roles")]
+    known = {role for roles in before for role in ROLES if role in (roles or ())}
+    return replace(wish, roles=wish.roles | known)
 
 
 def asked(wish: Wish) -> dict[str, str | tuple[str, ...] | None]:

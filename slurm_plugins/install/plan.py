@@ -69,10 +69,11 @@ def plan(facts: Facts, wish: Wish) -> Plan:
     files = list(_missing(desired(wish, facts), wish, facts))
     later = [one.path for one in files if isinstance(one, Put) and _is_upgrade(one, wish, facts)]
     files = [one for one in files if one.path not in later]
-    if wish.upgrade:
-        files = [replace(one, together=True) if isinstance(one, Put) else one for one in files]
     notes = list(_notes(wish, facts))
     waits = []
+    if wish.upgrade and "controller" in wish.roles and not facts.running:
+        why = "slurmctld does not answer, by which an upgrade is proven: nothing is replaced; run this when it runs"
+        return Plan("upgrade", (), tuple(notes), (why,))
     if later:
         waits.append(
             f"{len(later)} files here are of another version of gsub than this one: `gsub admin upgrade` replaces them"
@@ -84,6 +85,9 @@ def plan(facts: Facts, wish: Wish) -> Plan:
     waits += left
     rehearsal = [one for one in slurm if isinstance(one, Rehearse)]
     rest = [one for one in slurm if not isinstance(one, Rehearse)]
+    if wish.upgrade and rest:
+        # What ends with a proof is taken back without it; a node's hooks alone are nothing that Slurm could prove.
+        files = [replace(one, together=True) if isinstance(one, Put) else one for one in files]
     folders = [one for one in files if isinstance(one, Folder)]
     others = [one for one in files if not isinstance(one, Folder)]
     tried: list[Step] = []

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slurm_plugins.install import engine
 from slurm_plugins.install.steps import Reconfigure, Remove
 from tests.install.fakes import Killed
 from tests.install.place import CONF, LIBEXEC, SITE_LUA, Place
@@ -238,3 +239,14 @@ def test_install_and_rollback_leave_every_byte(rows, end, last, lua):
     here.rollback(BOTH)
     assert here.host.read(CONF) == content
     assert here.host.read(LUA) == lua
+
+
+def test_a_rollback_covers_all_that_was_installed_here():
+    here = place("rules")
+    before = tree(here)
+    here.install(NODE)
+    here.install(CONTROLLER)
+    wish = engine.covering(here.wish(NODE), here.journal())
+    assert wish.roles == BOTH
+    here.rollback(wish.roles)
+    assert tree(here) == before

@@ -13,7 +13,7 @@ from slurm_plugins.install.rehearse import Rehearsal
 from slurm_plugins.install.steps import Command, Programs, Put, Rehearse
 from tests.install.fakes import Killed
 from tests.install.place import CONF, LIBEXEC, SITE_LUA, Place
-from tests.install.test_apply import BOTH, CONTROLLER, LUA, place
+from tests.install.test_apply import BOTH, CONTROLLER, LUA, NODE, place
 from tests.install.test_rollback import tree
 
 NEW = b"-- a later version\n"
@@ -168,3 +168,26 @@ def test_half_a_file_is_never_there(newer):
     assert all(files[name] in (content, content + NEW) for files in seen for name, content in old.items())
     assert Path(LUA).parent == CONF.parent
     assert here.content(LUA).endswith(SITE_LUA)
+
+
+def test_without_slurmctld_nothing_is_replaced(newer):
+    here = place("rules")
+    here.install(BOTH, nodes_ready=True)
+    old = shim(here)
+    newer()
+    here.up = False
+    plan = here.plan(BOTH, upgrade=True, version="2.0")
+    assert not plan.steps
+    assert any("slurmctld does not answer" in wait for wait in plan.waits)
+    assert shim(here) == old
+
+
+def test_hooks_of_a_node_are_not_taken_back_by_a_later_failure(newer):
+    here = place("hooks")
+    here.install(NODE)
+    newer()
+    assert here.install(NODE, upgrade=True, version="2.0").ok
+    assert not here.journal().unproven()
+    here.refuses = "Invalid configuration"
+    assert not here.install(BOTH, nodes_ready=True, version="2.0").ok
+    assert here.content(LIBEXEC / "prolog").endswith(NEW)

@@ -134,7 +134,7 @@ def rollback(**options: object) -> None:
     records = bool(options["remove_records"])
     try:
         journal = Journal(host, wish.layout.keep, around.now)
-        wish = engine.remembered(wish, journal.asked())
+        wish = engine.covering(engine.remembered(wish, journal.asked()), journal)
         found = engine.rolled_back(host, wish, journal, around, records=records)
         _show(found, only_plan=bool(options["only_plan"]), quiet=bool(options["quiet"]), full=False)
         if options["only_plan"] or not _go_on(found, yes=bool(options["yes"])):
