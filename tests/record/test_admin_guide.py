@@ -1,4 +1,4 @@
-"""docs/admin.md, typed as written on a machine of the test's own: it installs the record, and takes it out again."""
+"""docs/by-hand.md, typed as written on a machine of the test's own: it installs the record, and takes it out again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from site_configs.devcluster.spec import state_home
 from tests.conftest import _chroots
 from tests.record.machine import NODE, Machine, commands
 
-GUIDE = Path(__file__).parents[2] / "docs/admin.md"
+GUIDE = Path(__file__).parents[2] / "docs/by-hand.md"
 TYPED = commands(GUIDE)
 INSTALL = ("A user", "The controller's host", "Every node", "Slurm")
 CHAIN = "A site that has a prolog already"
