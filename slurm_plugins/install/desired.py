@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from site_configs import placing
 from site_configs.site import SiteError, parse_site
 from site_configs.site_model import Site
-from slurm_plugins.install.facts import Facts, Wish, units_of
+from slurm_plugins.install.facts import Facts, Seen, Wish, units_of
 from slurm_plugins.install.layout import HOOKS, SHIM, part
 from slurm_plugins.install.steps import Folder, Owner, Put
 
@@ -25,6 +25,7 @@ __all__ = [
     "desired",
     "hooked",
     "hooks",
+    "is_strange",
     "ports",
     "shim",
     "site_of",
@@ -38,6 +39,8 @@ GSUB: Final = Owner("gsub")
 _OURS: Final = "90-gsub"
 _LETTERS: Final = {"Prolog": "z", "Epilog": "y"}
 """The last letter of our hook's name beside a site's program; not the same: one program may be both."""
+_SIGN: Final = b"GSUB_HOOK="
+"""What every hook of ours that leaves a file has in it."""
 _PORT: Final = 6831
 _OPT: Final = "/opt/gsub/bin/"
 _MAGIC: Final = re.compile(r"[*?\[]")
@@ -74,6 +77,8 @@ def hooked(key: str, values: tuple[str, ...], libexec: Path, *, true: str = "") 
     ('/etc/slurm/prolog.s[hz]',)
     """
     name = HOOKS[key]
+    if any(value.startswith(f"{libexec}/") for value in values):
+        return Hooked(key, "among")  # by hand, before
     if not values and not true:
         return Hooked(key, "alone", lines=(bare(libexec / name),))
     values = values or (true,)
@@ -91,6 +96,13 @@ def hooked(key: str, values: tuple[str, ...], libexec: Path, *, true: str = "") 
     said = ", ".join(f"{key}={value}" for value in values)
     why = f"{said} is left alone: have it run {libexec / name} too, or from Slurm 24.05 on add a line {key}="
     return Hooked(key, "not", why=f"{why}{bare(libexec / name)}")
+
+
+def is_strange(put: Put, wish: Wish, seen: Seen | None) -> bool:
+    """Whether a file that is not ours lies where a hook is to go, in a folder of the site's own."""
+    if seen is None or seen.content is None or put.path.parent == wish.layout.libexec or not put.shipped:
+        return False
+    return _SIGN not in seen.content
 
 
 def bare(program: Path) -> str:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from slurm_plugins.install import desired as want
-from slurm_plugins.install.desired import desired
-from slurm_plugins.install.facts import Facts, Seen, Wish, units_of
+from slurm_plugins.install.desired import desired, is_strange
+from slurm_plugins.install.facts import Facts, Wish, units_of
 from slurm_plugins.install.job_submit import NotChainableError, chained, is_chained
 from slurm_plugins.install.slurm_conf import edit_files
 from slurm_plugins.install.steps import (
@@ -32,8 +32,6 @@ from slurm_plugins.install.steps import (
 
 __all__ = ["Plan", "plan", "targets"]
 
-_SIGN: Final = b"GSUB_HOOK="
-"""What every hook of ours that leaves a file has in it."""
 _PROGRAMS: Final = {"controller": "gsubd", "node": "gsub-noded"}
 
 
@@ -119,7 +117,7 @@ def _missing(things: Iterable[Folder | Put], wish: Wish, facts: Facts) -> Iterat
                 yield Folder(parent, 0o755)
         above.add(thing.path)
         seen = facts.seen.get(thing.path)
-        if isinstance(thing, Put) and _is_strange(thing, wish, seen):
+        if isinstance(thing, Put) and is_strange(thing, wish, seen):
             continue
         state = seen.state if seen else None
         uid = facts.uids.get(thing.owner.user)
@@ -133,13 +131,6 @@ def _missing(things: Iterable[Folder | Put], wish: Wish, facts: Facts) -> Iterat
             continue  # the site's own by now
         elif seen.content != thing.content or not right:
             yield replace(thing, before=seen.content)
-
-
-def _is_strange(put: Put, wish: Wish, seen: Seen | None) -> bool:
-    """Whether a file that is not ours lies where a hook is to go, in a folder of the site's own."""
-    if seen is None or seen.content is None or put.path.parent == wish.layout.libexec or not put.shipped:
-        return False
-    return _SIGN not in seen.content
 
 
 # --- users, services --------------------------------------------------------------------------------------------------
@@ -340,7 +331,7 @@ def _notes(wish: Wish, facts: Facts) -> Iterator[str]:
     elif site.policy.mode != "observe" and not facts.ours:
         yield f"{layout.site} says {site.policy.mode}: it is left as it is"
     for thing in desired(wish, facts):
-        if isinstance(thing, Put) and _is_strange(thing, wish, facts.seen.get(thing.path)):
+        if isinstance(thing, Put) and is_strange(thing, wish, facts.seen.get(thing.path)):
             yield f"{thing.path} is not gsub's and stays: the hook has no place there; move it away and run this again"
     if facts.conf_problem:
         yield f"slurm.conf: {facts.conf_problem}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from slurm_plugins.install.desired import desired, ways
+from slurm_plugins.install.desired import desired, is_strange, ways
 from slurm_plugins.install.facts import Facts, Wish, gather, look, slurm_env, units_of
 from slurm_plugins.install.host import Host
 from slurm_plugins.install.job_submit import is_chained
@@ -68,15 +68,15 @@ def look_back(host: Host, wish: Wish, journal: Journal) -> Remains:
             slurm[layout.job_submit] = restored(
                 host, layout, journal, layout.job_submit, originals.get(layout.job_submit)
             )
-    known = {thing.path: thing for thing in desired(wish, facts)}
-    if journal.entries and layout.site not in originals:
-        known.pop(layout.site, None)  # the site wrote it
+    # With a journal what it does not tell of was there before: the site's, or put there by hand.
+    known = {} if journal.entries else {thing.path: thing for thing in desired(wish, facts)}
     theirs = {*conf, layout.job_submit}
     paths = {}
-    for path in dict.fromkeys([*originals, *known]):
+    for path in dict.fromkeys([*originals, *known, *_trees(wish, records=True)]):
         if path not in theirs and path != layout.keep:
             seen = look(host, path, follow=False)
-            if seen.state.kind != "none":
+            thing = known.get(path)
+            if seen.state.kind != "none" and not (isinstance(thing, Put) and is_strange(thing, wish, seen)):
                 paths[path] = seen.state
     kept = {path: journal.copy(state) for path, state in originals.items() if path in paths and state.sha}
     return Remains(
@@ -90,7 +90,7 @@ def look_back(host: Host, wish: Wish, journal: Journal) -> Remains:
             for path, state in paths.items()
             if state.kind == "file"
             and not journal.is_ours(path, state)
-            and not (isinstance(thing := known.get(path), Put) and host.read(path) == thing.content)
+            and not (isinstance(one := known.get(path), Put) and host.read(path) == one.content)
         ),
         named=_named(host, wish, facts),
         units=tuple(

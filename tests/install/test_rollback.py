@@ -250,3 +250,31 @@ def test_a_rollback_covers_all_that_was_installed_here():
     assert wish.roles == BOTH
     here.rollback(wish.roles)
     assert tree(here) == before
+
+
+@pytest.mark.parametrize("journal", [True, False])
+def test_what_was_there_before_gsub_stays(journal):
+    here = place("hooks")
+    here.host.put("/etc/slurm/proloz", b"#!/bin/sh\n# the site's own\n", mode=0o755)
+    here.host.put("/etc/gsub/site.toml", b'cluster = "lab"\n')
+    before = tree(here)
+    here.install(BOTH, nodes_ready=True)
+    if not journal:
+        here.host.lose("/var/lib/gsub-install")
+    assert here.rollback(BOTH).ok
+    assert here.content("/etc/slurm/proloz") == b"#!/bin/sh\n# the site's own\n"
+    if journal:
+        assert tree(here) == before
+    else:  # it cannot be told whose it was: it is kept where it is told
+        assert here.content("/var/lib/gsub-install/site.toml") == b'cluster = "lab"\n'
+
+
+def test_hooks_that_slurm_conf_names_by_hand_are_not_run_twice_nor_taken_away():
+    here = place("nothing")
+    here.host.put(CONF, here.text() + f"Prolog={LIBEXEC}/prolog\n")
+    here.load()
+    here.install(BOTH, nodes_ready=True)
+    assert here.text().count("Prolog=") == 1
+    done = here.rollback(BOTH)
+    assert f"still has {LIBEXEC}/" in done.why
+    assert here.content(LIBEXEC / "prolog")
