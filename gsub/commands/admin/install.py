@@ -137,11 +137,14 @@ def rollback(**options: object) -> None:
         wish = engine.covering(engine.remembered(wish, journal.asked()), journal)
         found = engine.rolled_back(host, wish, journal, around, records=records)
         _show(found, only_plan=bool(options["only_plan"]), quiet=bool(options["quiet"]), full=False)
-        if options["only_plan"] or not _go_on(found, yes=bool(options["yes"])):
+        if options["only_plan"]:
+            return
+        if not _go_on(found, yes=bool(options["yes"])) and (os.geteuid() or not journal.entries):
             return
         with _alone(wish.layout.keep):
-            journal = Journal(host, wish.layout.keep, around.now)
+            journal, shown = Journal(host, wish.layout.keep, around.now), found
             found = engine.rolled_back(host, wish, journal, around, records=records)
+            _check_shown(shown, found, yes=bool(options["yes"]))
             done = engine.rollback(host, wish, journal, around, found)
     except HostError as error:
         raise _unreadable(error) from error
@@ -168,8 +171,9 @@ def _forward(kind: str, options: dict[str, object]) -> None:
             return
         with _alone(wish.layout.keep):
             # Made anew under the lock: what was shown may be a minute old.
-            journal = Journal(host, wish.layout.keep, around.now)
+            journal, shown = Journal(host, wish.layout.keep, around.now), found
             found = engine.planned(host, wish, journal, around)
+            _check_shown(shown, found, yes=bool(options["yes"]))
             done = engine.install(host, wish, journal, around, found)
     except HostError as error:
         raise _unreadable(error) from error
@@ -280,6 +284,14 @@ def _go_on(plan: Plan, *, yes: bool) -> bool:
     if not click.confirm(f"Do these {len(plan.steps)} steps?"):
         raise UserError("nothing was done")
     return True
+
+
+def _check_shown(shown: Plan, found: Plan, *, yes: bool) -> None:
+    """What was said yes to is what is done. Raises UserError."""
+    if not yes and shown.steps != found.steps:
+        raise UserError(
+            "this host has changed since the plan was shown; nothing was done", fix="run it again"
+        )
 
 
 def _show(plan: Plan, *, only_plan: bool, quiet: bool, full: bool) -> None:
