@@ -29,7 +29,9 @@ class Admin:
 
     site: Site
     stream: Stream
-    windows: list[tuple[float, float, bool]] = field(default_factory=list)
+    windows: list[tuple[float, float, bool]] = field(
+        default_factory=list
+    )  # the last: slurmctld ended by our own hand
     took: dict[str, float] = field(default_factory=dict)
 
     # --- typing -----------------------------------------------------------------------------------------------------
@@ -98,25 +100,25 @@ class Admin:
         return journal.read_bytes().count(b"\n") if journal.exists() else 0
 
     @contextmanager
-    def window(self, *, killed: bool = False) -> Iterator[None]:
+    def window(self, *, ended: bool = False) -> Iterator[None]:
         """A time in which clients of slurmctld may be cut off."""
         begin = time.time()
         try:
             yield
         finally:
             # a client that waited meanwhile may be answered, or told, somewhat later
-            self.windows.append((begin - 1, time.time() + 5, killed))
+            self.windows.append((begin - 1, time.time() + 5, ended))
 
     # --- daemons ----------------------------------------------------------------------------------------------------
 
     def restart_slurmctld(self, *, kill: bool = False) -> None:
         """In order, under the stream; or by kill -9, once what it acknowledged is on its disk."""
         if not kill:
-            with self.window():
+            with self.window(ended=True):
                 self.site.cluster.restart("slurmctld")
             return
         self.stream.pause()
-        with self.window(killed=True):
+        with self.window(ended=True):
             self.site.kill_slurmctld()
         self.stream.resume()
 

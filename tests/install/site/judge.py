@@ -21,6 +21,7 @@ _FIELDS: Final = (
 _OVER: Final = frozenset(
     {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
 )
+_WITH_SRUN: Final = frozenset({"spread", "srun", "salloc", "srun-through"})
 _BAD_STATE: Final = re.compile("drain|drng|down|fail|inval")
 _BAD_LOG: Final = re.compile(r"drain|DRAIN|Duplicate|fatal:|not responding")
 
@@ -96,7 +97,8 @@ class Watch:
 @dataclass(slots=True)
 class Judge:
     """Judges a stream that has ended. `windows` are the times in which slurmctld was made to end or to read its
-    configuration: (begin, end, killed).
+    configuration: (begin, end, whether it ended by the test's own hand, as it may at any site). Within the latter 24.11
+    and newer may cut an srun inside a job off, and an EpilogSlurmctld ends with slurmctld.
     """
 
     site: Site
@@ -133,7 +135,10 @@ class Judge:
                 self._say(tag, f"has {len(found)} jobs in accounting, not {kind.jobs}")
             self._steps(tag, kind, commands)
             for row in found:
-                self._job(tag, kind, row)
+                if self._srun_met(row):
+                    cut_off += 1
+                else:
+                    self._job(tag, kind, row)
         known = {row.job for each in rows.values() for row in each}
         self._site_hooks(rows)
         left = [str(path) for path in self.site.root.glob("scratch/*/*")]
@@ -143,11 +148,17 @@ class Judge:
     def _say(self, tag: str, text: str) -> None:
         self._faults.append(f"{tag} {' '.join(text.split())}")
 
-    def _in_window(self, begin: float, end: float, *, killed: bool | None = None) -> bool:
+    def _in_window(self, begin: float, end: float, *, ended: bool | None = None) -> bool:
         return any(
-            begin <= until and end >= since and killed in (None, was_killed)
-            for since, until, was_killed in self.windows
+            begin <= until and end >= since and ended in (None, was_ended)
+            for since, until, was_ended in self.windows
         )
+
+    def _srun_met(self, row: Row) -> bool:
+        """Its srun was cut off by slurmctld's end, which 22.05's never is."""
+        uses = row.name.split("-", 2)[2] in _WITH_SRUN
+        newer = not self.site.cluster.version.startswith("22.05")
+        return newer and uses and row.state == "FAILED" and self._in_window(row.ended, row.ended, ended=True)
 
     def _rows(self) -> Mapping[str, list[Row]]:
         """The books by job name, once all in them is closed."""
@@ -226,7 +237,7 @@ class Judge:
         jobstats = dict(line.split(" ", 1) for line in _lines(self.site.root / "site/log/jobstats"))
         for each in (row for group in rows.values() for row in group):
             for node in each.nodes:
-                if (each.job, node) not in told:
+                if (each.job, node) not in told and not self._srun_met(each):
                     self._say(each.name, f"job {each.job} told nothing of {node}")
             if self.site.hooks == "none":
                 continue
@@ -241,8 +252,8 @@ class Judge:
 
     def _jobstats(self, row: Row, jobstats: Mapping[str, str], group: Iterable[Row]) -> None:
         wrote = jobstats.get(row.job)
-        if wrote is None and self._in_window(row.ended - 5, row.ended + 5, killed=True):
-            return  # killed with slurmctld
+        if wrote is None and self._in_window(row.ended - 5, row.ended + 5, ended=True):
+            return  # ended with slurmctld
         # 26.05's sacctmgr takes the id that an array has in common with one of its tasks for all of them, and 22.05's
         # writes lower case
         right = {jobstats[each.job].lower() for each in group if each.job in jobstats}
