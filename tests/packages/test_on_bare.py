@@ -58,8 +58,8 @@ def status(host: BareHost, package: str) -> str:
     return host.run(f"dpkg-query -W -f '${{db:Status-Status}}' {package}", check=False).stdout
 
 
-def purge(host: BareHost) -> str:
-    done = host.run(f"apt-get -q -y purge {' '.join(PACKAGES)} && apt-get -q -y autoremove --purge")
+def purge(host: BareHost, *names: str) -> str:
+    done = host.run(f"apt-get -q -y purge {' '.join(names or PACKAGES)} && apt-get -q -y autoremove --purge")
     return done.stdout + done.stderr
 
 
@@ -190,7 +190,7 @@ def test_a_login_node_and_a_compute_node_get_what_they_need_and_a_sites_own_user
     assert "lua-posix" not in host.run("dpkg-query -W -f '${Package}\\n'").stdout.split()
     assert (host.root / "usr/libexec/gsub/prolog").exists()
     assert host.run("id -u gsub").stdout.strip() == "777"
-    purge(host)
+    purge(host, "gsub", "gsub-node")
     assert host.run("id -u gsub").stdout.strip() == "777"
     assert not (host.root / "usr/libexec/gsub").exists()
 
