@@ -6,10 +6,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+from tests.packages import slurm
 from tests.packages.bare import NAME, BareHost
+
+SLURM = "munge slurmctld slurmd"
 
 _INIT = Path(__file__).with_name("booted_init.py")
 _CGROUPS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
@@ -81,7 +86,7 @@ class BootedHost(BareHost):
         super().__exit__()
         folders = [self._cgroup, *(path for path in self._cgroup.rglob("*") if path.is_dir())]
         for folder in sorted(folders, reverse=True):
-            self.wait(f"{folder} to be empty", lambda path=folder: _removed(path), 20)
+            self.wait(f"{folder} to be empty", partial(_removed, folder), 20)
 
     def argv(
         self, command: Sequence[str], *, user: str | None = None, env: Mapping[str, str] | None = None
@@ -103,3 +108,23 @@ class BootedHost(BareHost):
     def journal(self, name: str) -> str:
         """The last lines of a unit."""
         return self.run(f"journalctl --no-pager -n 30 -u {name}", check=False).stdout
+
+
+def idle(host: BareHost) -> None:
+    """Wait until the node takes jobs."""
+    host.wait("the node", lambda: slurm.node_state(host) == "idle")
+
+
+@contextmanager
+def booted(suite: str, folder: Path) -> Iterator[BootedHost]:
+    """A host with a Slurm that has never heard of gsub, its daemons units of systemd."""
+    with BootedHost(suite, folder) as host:
+        slurm.set_up(host)
+        # /dev is new at each boot
+        devices = "".join(f"c /dev/nvidia{number} 0666 root root - 1:3\n" for number in range(slurm.GPUS))
+        (host.root / "etc/tmpfiles.d/nvidia.conf").write_text(devices)
+        if suite == "bookworm":  # 22.05 has no word for none, and its version 2 cannot read a mixed machine
+            (host.root / "etc/slurm/cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+        host.run(f"systemctl restart {SLURM}")
+        idle(host)
+        yield host

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import _chroots
 from tests.packages import slurm
-from tests.packages.booted import BootedHost, unified
+from tests.packages.booted import SLURM, BootedHost, booted, idle, unified
 from tests.packages.conftest import Built
 
-SLURM = "munge slurmctld slurmd"
 OURS = ("gsubd", "gsub-noded")
 
 pytestmark = [
@@ -24,23 +24,16 @@ pytestmark = [
 
 @pytest.fixture(params=["bookworm", "trixie"])
 def host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BootedHost]:
-    with BootedHost(request.param, tmp_path) as made:
-        slurm.set_up(made)
-        if (
-            made.suite == "bookworm"
-        ):  # 22.05 has no word for none, and its version 2 cannot read a mixed machine
-            (made.root / "etc/slurm/cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
-        made.run(f"systemctl restart {SLURM}")
-        idle(made)
+    with booted(request.param, tmp_path) as made:
         yield made
-
-
-def idle(host: BootedHost) -> None:
-    host.wait("the node", lambda: slurm.node_state(host) == "idle")
 
 
 def main_pid(host: BootedHost, unit: str) -> int:
     return int(host.run(f"systemctl show --property=MainPID --value {unit}").stdout)
+
+
+def is_another(host: BootedHost, unit: str, pid: int) -> bool:
+    return main_pid(host, unit) not in (0, pid)
 
 
 def up(host: BootedHost) -> bool:
@@ -105,9 +98,7 @@ def test_from_nothing_to_observe_through_a_crash_a_hang_and_a_power_cut_and_off_
     for signal in ("KILL", "STOP"):
         before = main_pid(host, "gsubd")
         host.run(f"kill -{signal} {before}")
-        host.wait(
-            f"a new gsubd after SIG{signal}", lambda was=before: main_pid(host, "gsubd") not in (0, was)
-        )
+        host.wait(f"a new gsubd after SIG{signal}", partial(is_another, host, "gsubd", before))
         host.wait("decisions", lambda: decides(host))
     host.run(f"kill -KILL {main_pid(host, 'gsub-noded')}")
     host.wait("a new gsub-noded", lambda: up(host))
