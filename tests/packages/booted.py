@@ -40,7 +40,11 @@ class BootedHost(BareHost):
     """A copy of the tree, booted. Its daemons are units: `run("systemctl ...")`."""
 
     def __enter__(self) -> BootedHost:
-        self._boot()
+        try:
+            self._boot()
+        except BaseException:
+            self._end()
+            raise
         return self
 
     def power_cut(self) -> None:

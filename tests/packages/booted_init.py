@@ -69,4 +69,5 @@ def _become_root(root: Path) -> None:
     os.chdir("/")
 
 
-main()
+if __name__ == "__main__":
+    main()
