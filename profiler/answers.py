@@ -133,13 +133,24 @@ class Series(msgspec.Struct, frozen=True):
     nodes: tuple[NodeSeries, ...]
 
 
+class Sign(msgspec.Struct, frozen=True):
+    """A node's sign of life: when (seconds since the epoch), and its agent's release of gsub, empty if not told."""
+
+    at: float
+    release: str = ""
+
+
 class NodeSummary(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A node: when it was last heard of, and which checks are not well there (the last event of each)."""
+    """A node: when it was last heard of, and which checks are not well there (the last event of each).
+
+    version: its agent's release of gsub, where it was heard of since the service started; else empty.
+    """
 
     name: str
     heard: float | None = None
     jobs: tuple[JobRef, ...] = ()
     unwell: tuple[NodeEvent, ...] = ()
+    version: str = ""
 
 
 class Nodes(msgspec.Struct, frozen=True):

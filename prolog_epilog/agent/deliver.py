@@ -21,6 +21,7 @@ import msgspec
 
 from profiler.answers import Taken
 from profiler.records import JobRef, NodeEvent, now
+from profiler.release import release
 from profiler.sealed import Answer, ServiceError
 from prolog_epilog.agent.spool import Spool, Trouble, Waiting
 
@@ -204,7 +205,8 @@ class Delivery(threading.Thread):
         if not batch and at < self._heartbeat:
             return "nothing", ""
         node, batch = self._of_one_node(batch)
-        head = msgspec.json.encode({"v": 1, "node": node, "cluster": self._cluster})[:-1]
+        told = {"v": 1, "node": node, "cluster": self._cluster, "release": release()}
+        head = msgspec.json.encode(told)[:-1]
         body = head + b',"records":[' + b",".join(waiting.line for waiting in batch) + b"]}"
         try:
             answer = self._service.ask("POST", TARGET, body, timeout=timeout and min(timeout, 10.0))

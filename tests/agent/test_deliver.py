@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 from profiler.answers import Refused, Taken
 from profiler.munge import Munge
 from profiler.records import JobRef, Record, decode, identity
+from profiler.release import release
 from profiler.sealed import Answer, Service, ServiceError
 from prolog_epilog.agent.deliver import Backoff, Delivery, Pace
 from prolog_epilog.agent.spool import Spool
@@ -137,7 +139,9 @@ def test_an_envelope_says_who_sends_and_names_with_quotes_stay_inside(spool, sho
     delivery.start()
     until(lambda: fake.asked)
     delivery.stop(PATIENCE)
-    assert json.loads(fake.asked[0]) == {"v": 1, "node": "n1", "cluster": 'c"', "records": []}
+    told = {"v": 1, "node": "n1", "cluster": 'c"', "release": release(), "records": []}
+    assert json.loads(fake.asked[0]) == told
+    assert release() == version("gsub")
 
 
 def test_what_waits_under_the_nodes_former_name_is_delivered_under_it(spool, shop):

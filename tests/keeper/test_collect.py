@@ -226,3 +226,12 @@ def test_a_node_that_has_nothing_to_tell_yet_is_known(door: Door):
     asyncio.run(door.bring())
     (node,) = asyncio.run(door.ask(OPERATOR, "GET", "/v1/nodes")).json["nodes"]
     assert node["name"] == "n1" and node["heard"] > 0
+
+
+def test_a_node_tells_its_release(door: Door):
+    told = batch(release="1.2.3")
+    assert asyncio.run(door.ask(0, "POST", "/v1/records", told)).status == 200
+    (node,) = asyncio.run(door.ask(OPERATOR, "GET", "/v1/nodes")).json["nodes"]
+    assert node["version"] == "1.2.3"
+    for bad in ("1.2\n3", "x" * 33, 7):
+        assert asyncio.run(door.ask(0, "POST", "/v1/records", batch(release=bad))).status == 400

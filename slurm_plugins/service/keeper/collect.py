@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from profiler.answers import Refused, Taken
+from profiler.answers import Refused, Sign, Taken
 from profiler.logs import one_line
 from profiler.records import JobRef, Record, decode, kind_of
 from profiler.store.errors import StoreError
@@ -35,6 +35,8 @@ class Batch(msgspec.Struct, frozen=True):
     node: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,254}$")]
     cluster: Annotated[str, Meta(min_length=1, max_length=64)]
     records: Annotated[list[msgspec.Raw], Meta(max_length=MAX_RECORDS)]
+    release: Annotated[str, Meta(pattern=r"^[0-9A-Za-z.+!-]{0,32}$")] = ""
+    """The agent's release of gsub; empty where it does not know it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +154,8 @@ class Collector:
         self._take = take
         self._running = running
         self._whence = whence
-        self.heard: dict[str, float] = {}
-        """When each node last sent a batch, were it an empty one: a sign of life is not written to a disk."""
+        self.heard: dict[str, Sign] = {}
+        """Each node's last batch, were it an empty one: a sign of life is not written to a disk."""
 
     def collect(self, body: bytes, at: float, peer: str = "") -> Collected:
         """Take a batch that came from the address `peer`.
@@ -164,7 +166,7 @@ class Collector:
         batch = read_batch(body, self._cluster)
         place = self._whence.check(peer, batch.node)
         if batch.node in self.heard or len(self.heard) < _NODES:
-            self.heard[batch.node] = at
+            self.heard[batch.node] = Sign(at, batch.release)
         good, bad = sort_out(batch)
         kept = self._keep(good, bad, at)
         bad.sort(key=lambda one: one[0].index)

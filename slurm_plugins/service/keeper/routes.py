@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from profiler.answers import Events, Jobs, JobSummary, Nodes, NodeSummary, Series, Usage, Verdicts
+from profiler.answers import Events, Jobs, JobSummary, Nodes, NodeSummary, Series, Sign, Usage, Verdicts
 from profiler.records import JobEnded, JobStarted
 from profiler.store import CursorError, EventQuery, JobQuery, Store, VerdictQuery
 from profiler.store.queries import LIMIT
@@ -48,7 +48,7 @@ class Asked:
     who: Who
     path: Mapping[str, Any]
     query: Mapping[str, Any]
-    heard: Mapping[str, float]
+    heard: Mapping[str, Sign]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,16 +208,13 @@ def nodes(store: Store, asked: Asked) -> Nodes:
     found = {one.name: one for one in store.nodes(asked.cluster).nodes}
     # An agent is heard of before it has a record to tell: that is how an installation is seen to work
     names = sorted({*found, *list(asked.heard)}, key=natural)
-    return Nodes(
-        tuple(
-            msgspec.structs.replace(one, heard=_later(one.heard, asked.heard.get(one.name)))
-            for one in (found.get(name, NodeSummary(name)) for name in names)
-        )
-    )
+    return Nodes(tuple(_with(found.get(name, NodeSummary(name)), asked.heard.get(name)) for name in names))
 
 
-def _later(one: float | None, other: float | None) -> float | None:
-    return max((at for at in (one, other) if at is not None), default=None)
+def _with(one: NodeSummary, sign: Sign | None) -> NodeSummary:
+    if sign is None:
+        return one
+    return msgspec.structs.replace(one, heard=max(sign.at, one.heard or 0.0), version=sign.release)
 
 
 def node_events(store: Store, asked: Asked) -> Events:
@@ -269,7 +266,7 @@ _JSON: Final = "application/json"
 
 
 def _asker(
-    question: Question, cluster: str, storing: Storing, heard: Mapping[str, float]
+    question: Question, cluster: str, storing: Storing, heard: Mapping[str, Sign]
 ) -> Callable[[Request], Awaitable[Answer]]:
     async def answer(request: Request) -> Answer:
         who = request.proven()
