@@ -290,6 +290,19 @@ def test_doctors_errors_keep_a_site_from_enforce(serving, well, capsys):
     assert run(serving, "enforce", "--force") == 0
 
 
+def test_an_edit_that_somebody_makes_while_doctor_looks_is_not_lost(serving, monkeypatch, capsys):
+    edited = SITE + '\n[partitions.new]\nmode = "observe"\n'
+
+    def looks(*_: object, **__: object) -> tuple[Finding, ...]:
+        serving.site.write_text(edited)
+        return ()
+
+    monkeypatch.setattr("slurm_plugins.install.doctor.diagnose", looks)
+    assert run(serving, "enforce") == 1
+    assert "changed by somebody else meanwhile" in capsys.readouterr().err
+    assert serving.site.read_text() == edited
+
+
 def test_a_gsubd_that_is_away_takes_it_later(serving, capsys):
     host, port = serving.daemon.address
     serving.stop()
@@ -312,6 +325,8 @@ def test_a_gsubd_with_another_file_is_told(serving, tmp_path, capsys):
     ("words", "code", "said"),
     [
         (["enforce", "--partition=a", "--account=b"], 2, "two changes"),
+        (["enforce", "--force", "--partition="], 2, "names nothing"),
+        (["enforce", "--force", "--account="], 2, "names nothing"),
         (["--rollout=5"], 2, "nothing to roll out"),
         (["advise", "--site=/nonexistent/site.toml"], 2, "no site file"),
         (["advise", "--metrics=somewhere"], 2, "HOST:PORT"),

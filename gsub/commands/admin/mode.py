@@ -61,14 +61,10 @@ def mode(
     """
     from site_configs.site import SiteError, find_site, parse_site
     from slurm_plugins.install.host import HostError, LocalHost
-    from slurm_plugins.install.mode import Scope, WrongModeError, changed
+    from slurm_plugins.install.mode import WrongModeError, changed
 
-    if partition is not None and account is not None:
-        raise UserError(
-            "--partition and --account are two changes", fix="make one after the other", exit_code=USAGE
-        )
     _check_address(metrics)
-    scope = Scope("partition", partition) if partition else Scope("account", account) if account else Scope()
+    scope = _scope(partition, account)
     host = LocalHost()
     file = path or (prefix / "etc/site.toml" if prefix else find_site())
     if file is None:
@@ -124,6 +120,24 @@ def mode(
 
 
 # --- before -----------------------------------------------------------------------------------------------------------
+
+
+def _scope(partition: str | None, account: str | None) -> Scope:
+    """What the mode is for. Raises UserError."""
+    from slurm_plugins.install.mode import Scope
+
+    if partition is not None and account is not None:
+        raise UserError(
+            "--partition and --account are two changes", fix="make one after the other", exit_code=USAGE
+        )
+    if "" in (partition, account):
+        # A variable of a script that was not set must not turn a partition's mode into the whole site's.
+        raise UserError(
+            "--partition or --account names nothing; nothing was changed",
+            fix="name one, or leave the option out to mean the whole site",
+            exit_code=USAGE,
+        )
+    return Scope("partition", partition) if partition else Scope("account", account) if account else Scope()
 
 
 def _check_address(address: str) -> None:
@@ -253,6 +267,11 @@ def _write(host: Host, layout: Layout, file: Path, old: bytes, new: bytes) -> No
     from slurm_plugins.install.mode import keep_and_write
 
     try:
+        if host.read(file) != old:  # doctor took half a minute: somebody has edited it meanwhile
+            raise UserError(
+                f"{file} was changed by somebody else meanwhile; it stays as it is now",
+                fix="say the same again",
+            )
         kept = keep_and_write(host, layout.keep, file, old, new)
     except HostError as error:
         fix = "run it as root" if host.euid() != 0 else "see the disk and the folder"
