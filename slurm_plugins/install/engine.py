@@ -14,8 +14,8 @@ from slurm_plugins.install import desired as want
 from slurm_plugins.install.apply import Done, apply
 from slurm_plugins.install.around import Around
 from slurm_plugins.install.facts import ROLES, Wish, gather
-from slurm_plugins.install.host import Host
-from slurm_plugins.install.journal import Journal
+from slurm_plugins.install.host import Host, HostError, sweep
+from slurm_plugins.install.journal import COPIES, Journal, followed
 from slurm_plugins.install.plan import Plan, plan, targets
 from slurm_plugins.install.rollback import forget, look_back, undo
 
@@ -48,6 +48,7 @@ def planned(host: Host, wish: Wish, journal: Journal, around: Around) -> Plan:
 
 def install(host: Host, wish: Wish, journal: Journal, around: Around, found: Plan) -> Done:
     """Do a plan of `planned`."""
+    _sweep(host, wish, journal)
     return apply(found, host, wish.layout, journal, around, version=wish.version, asked=asked(wish))
 
 
@@ -58,10 +59,20 @@ def rolled_back(host: Host, wish: Wish, journal: Journal, around: Around, *, rec
 
 def rollback(host: Host, wish: Wish, journal: Journal, around: Around, found: Plan) -> Done:
     """Do a plan of `rolled_back`; the journal goes last, when nothing is left that it tells of."""
+    _sweep(host, wish, journal)
     done = apply(found, host, wish.layout, journal, around)
     if done.ok and not found.waits:
         forget(host, journal, wish.layout.keep)
     return done
+
+
+def _sweep(host: Host, wish: Wish, journal: Journal) -> None:
+    """Remove half-written files of a run before this one that was killed. What is in the way of that is no harm."""
+    keep = wish.layout.keep
+    places = [followed(host, Path(entry.path)).parent for entry in journal.entries if entry.path]
+    for folder in dict.fromkeys([keep, keep / COPIES, *places]):
+        with contextlib.suppress(HostError):
+            sweep(host, folder)
 
 
 def covering(wish: Wish, journal: Journal) -> Wish:

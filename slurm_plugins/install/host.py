@@ -10,6 +10,7 @@ import contextlib
 import grp
 import os
 import pwd
+import re
 import shutil
 import socket
 import stat as stat_
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
-__all__ = ["FileKind", "Host", "HostError", "LocalHost", "Ran", "Stat", "Usage"]
+__all__ = ["FileKind", "Host", "HostError", "LocalHost", "Ran", "Stat", "Usage", "sweep"]
 
 FileKind = Literal["file", "folder", "link", "socket", "other"]
 
@@ -163,7 +164,22 @@ class Host(Protocol):
         ...
 
 
+_FRESH: Final = ".gsub-"
+_LEFT: Final = re.compile(r"\..*gsub-[a-z0-9_]{8}")
 _SBIN: Final = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+
+
+def sweep(host: Host, folder: Path) -> None:
+    """Remove what a writer that was killed left in a folder: files under the names that `write` and `link` use before a
+    file is whole. Nobody else may be writing there. Raises HostError.
+    """
+    for name in host.names(folder):
+        path = folder / name
+        found = host.stat(path) if _LEFT.fullmatch(name) else None
+        if found is not None and found.uid == host.euid():
+            if found.kind == "folder":
+                host.remove(path / "link")
+            host.remove(path)
 
 
 class LocalHost:
@@ -302,7 +318,7 @@ class LocalHost:
         """See `Host.write`."""
         try:
             place = path.resolve()
-            descriptor, fresh = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+            descriptor, fresh = tempfile.mkstemp(prefix=f".{place.name}{_FRESH}", dir=place.parent)
             try:
                 with os.fdopen(descriptor, "wb") as file:
                     file.write(content)
@@ -337,7 +353,7 @@ class LocalHost:
         """See `Host.link`."""
         try:
             # A folder of its own gives the new link a name that nobody can foresee.
-            with tempfile.TemporaryDirectory(prefix=".gsub-", dir=path.parent) as folder:
+            with tempfile.TemporaryDirectory(prefix=_FRESH, dir=path.parent) as folder:
                 fresh = Path(folder) / "link"
                 fresh.symlink_to(target)
                 fresh.replace(path)

@@ -16,13 +16,14 @@ import msgspec
 
 from slurm_plugins.install.host import Host, HostError
 
-__all__ = ["ABSENT", "Entry", "Event", "Journal", "State", "followed", "state_of"]
+__all__ = ["ABSENT", "COPIES", "Entry", "Event", "Journal", "State", "followed", "state_of"]
 
 Event: TypeAlias = Literal["begun", "doing", "done", "failed", "taken back", "proven"]
 """`begun` opens an install, upgrade or rollback; `proven` closes what is changed together."""
 
 _FILE: Final = "journal.jsonl"
-_COPIES: Final = "copies"
+COPIES: Final = "copies"
+"""The folder of the copies, beside the journal."""
 _MOST_LINKS: Final = 40
 
 
@@ -121,7 +122,7 @@ class Journal:
         """What a path is now, as `state_of`; a file's content is kept. Raises HostError."""
         state = state_of(self._host, path, follow=follow)
         if state.kind == "file":
-            copy = self._folder / _COPIES / state.sha
+            copy = self._folder / COPIES / state.sha
             if self._host.stat(copy) is None:
                 self._make_folder(self._folder)
                 self._make_folder(copy.parent)
@@ -134,7 +135,7 @@ class Journal:
 
     def paths(self) -> tuple[Path, ...]:
         """The journal's own files and folders that are there, to be removed in this order."""
-        copies = self._folder / _COPIES
+        copies = self._folder / COPIES
         found = [copies / name for name in self._host.names(copies)]
         own = (*found, copies, self._path)
         return tuple(path for path in own if self._host.stat(path) is not None)
@@ -144,7 +145,7 @@ class Journal:
     def copy(self, state: State) -> bytes | None:
         """The content that is kept of a file; None: there is none, or it is not what it was."""
         try:
-            content = self._host.read(self._folder / _COPIES / state.sha) if state.sha else None
+            content = self._host.read(self._folder / COPIES / state.sha) if state.sha else None
         except HostError:
             return None
         return content if content is not None and _sha(content) == state.sha else None
