@@ -305,7 +305,6 @@ def _put_back(run: Run, path: Path, original: State) -> str:
     if back.content is None:
         run.host.remove(path)
         return f"{path} is gone again"
-    uid, gid = (original.uid, original.gid) if original.kind == "file" else (now.uid, now.gid)
-    mode = original.mode if original.kind == "file" else now.mode
-    run.host.write(path, back.content, mode=mode, uid=uid, gid=gid)
+    kept = original if original.kind == "file" and not back.why else now
+    run.host.write(path, back.content, mode=kept.mode, uid=kept.uid, gid=kept.gid)
     return f"{path} is as it was" + (f" ({back.why})" if back.why else "")

@@ -12,7 +12,7 @@ from typing import Final
 
 from slurm_plugins.install.layout import Layout
 
-__all__ = ["NotChainableError", "chained", "elsewhere", "is_chained", "unchained"]
+__all__ = ["OWN", "NotChainableError", "chained", "elsewhere", "is_chained", "unchained"]
 
 BEGIN: Final = b"-- >>> gsub"
 END: Final = b"-- <<< gsub"
@@ -31,7 +31,7 @@ _STRAY: Final = re.compile(
 _SETTINGS: Final = re.compile(rb'"chain\.lua is cut short"\)\(\{(.*?)\}\) end\)', re.DOTALL)
 _BY_HAND: Final = re.compile(rb"^[^\n]*gsub_shim\.submit\(", re.MULTILINE)
 
-_OWN: Final = b"""\
+OWN: Final = b"""\
 -- job_submit.lua, made by gsub for a site that had none. Rules of the site's own go into these functions: gsub is asked
 -- after slurm_job_submit, if that let the job pass.
 
@@ -45,6 +45,7 @@ end
 
 return slurm.SUCCESS
 """
+"""What a site gets that has no job_submit.lua, without our lines."""
 
 
 class NotChainableError(ValueError):
@@ -60,10 +61,10 @@ def chained(site_text: bytes | None, layout: Layout) -> bytes:
     ------
     NotChainableError: it is compiled, or calls gsub by other lines already.
     """
-    text = _OWN if site_text is None else site_text
+    text = OWN if site_text is None else site_text
     kept = _kept(text)
     bare = unchained(text)
-    text = _OWN if bare is None else bare
+    text = OWN if bare is None else bare
     head, rest = _head(text)
     if rest.startswith(b"\x1bLua"):
         raise NotChainableError("job_submit.lua is compiled: gsub can be chained to its source only")
@@ -84,7 +85,7 @@ def elsewhere(text: bytes, libexec: Path, socket: Path) -> bytes:
 def unchained(text: bytes) -> bytes | None:
     """job_submit.lua without our lines; None: nothing of it is the site's, the file was ours."""
     bare = _STRAY.sub(b"", _BLOCK.sub(b"", text))
-    return None if bare == _OWN and bare != text else bare
+    return None if bare == OWN and bare != text else bare
 
 
 def is_chained(text: bytes) -> bool:

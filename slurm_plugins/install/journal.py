@@ -169,6 +169,18 @@ class Journal:
             if entry.path == str(path)
         )
 
+    def is_ours_alone(self, path: Path) -> bool:
+        """Whether nobody else changed a path from our first step there to our last: each found what one before it had
+        found or left. Else what it was at first lacks what they changed."""
+        known: list[State] = []
+        for entry in self._changes():
+            if entry.path == str(path):
+                before = entry.before or ABSENT
+                if known and not any(before.same(state) for state in known):
+                    return False
+                known += [before, *([entry.after] if entry.after else [])]
+        return True
+
     def undo(self) -> tuple[tuple[str, ...], ...]:
         """What takes back the commands that were run, the last first, each once."""
         found = [entry.undo for entry in self.entries if entry.event == "doing" and entry.undo]

@@ -30,7 +30,8 @@ def restored(host: Host, layout: Layout, journal: Journal, path: Path, original:
     HostError: the file cannot be read.
     """
     now = host.read(path)
-    if original is not None and (now is None or journal.is_ours(path, state_of(host, path))):
+    ours = now is None or (journal.is_ours(path, state_of(host, path)) and journal.is_ours_alone(path))
+    if original is not None and ours:
         if original.kind != "file":
             return Back(None)
         if (kept := journal.copy(original)) is not None:

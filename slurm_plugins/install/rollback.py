@@ -14,7 +14,7 @@ from typing import Final
 from slurm_plugins.install.desired import desired, is_strange, ways
 from slurm_plugins.install.facts import Facts, Wish, gather, look, slurm_env, units_of
 from slurm_plugins.install.host import Host
-from slurm_plugins.install.job_submit import is_chained
+from slurm_plugins.install.job_submit import OWN, is_chained
 from slurm_plugins.install.journal import ABSENT, Journal, State
 from slurm_plugins.install.layout import HOOKS
 from slurm_plugins.install.plan import Plan
@@ -125,11 +125,17 @@ def undo(remains: Remains, wish: Wish, *, settle: float, records: bool = False) 
         seen = facts.seen[path]
         if back.why:
             notes.append(f"{path}: {back.why}")
+        named = "lua" in facts.value("JobSubmitPlugins").replace(",", " ").split()
+        if back.content is None and path == layout.job_submit and named:
+            notes.append(f"{path} stays, without gsub: a line of the site's own asks for it by now")
+            back = Back(OWN)
         if back.content is None:
             # Not before slurmctld has stopped asking for it: without it, it would not start.
             late.append(Remove(path, why="gsub's own; the site had none"))
             continue
-        state = remains.originals.get(path, seen.state)
+        state = remains.originals.get(path, ABSENT)
+        if state.kind != "file" or back.why:
+            state = seen.state  # the site's own by now, its mode and owner too
         owner = Owner("", (state.uid, state.gid))
         steps.append(Put(path, back.content, state.mode, owner, "without gsub", seen.content))
     rest = [*late, *_others(remains, wish, records=records)]

@@ -278,3 +278,63 @@ def test_hooks_that_slurm_conf_names_by_hand_are_not_run_twice_nor_taken_away():
     done = here.rollback(BOTH)
     assert f"still has {LIBEXEC}/" in done.why
     assert here.content(LIBEXEC / "prolog")
+
+
+def test_what_an_admin_changed_between_two_installs_stays():
+    """The guide has admins install again when the nodes are there; slurm.conf lives on meanwhile."""
+    here = place("nothing")
+    here.install(CONTROLLER)
+    assert "JobSubmitPlugins=lua" in here.text()
+    here.host.put(CONF, "NodeName=n[3-9] CPUs=4\n" + here.text())
+    assert here.install(CONTROLLER, nodes_ready=True).ok
+    assert "Prolog=" in here.text()
+    assert here.rollback(CONTROLLER).ok
+    assert here.text() == "NodeName=n[3-9] CPUs=4\n" + place("nothing").text()
+
+
+def test_what_an_admin_wrote_into_job_submit_before_an_upgrade_stays():
+    here = place("rules")
+    here.install(CONTROLLER)
+    rules = here.content(LUA).replace(b"return slurm.SUCCESS end", b"return 2028 end")
+    # As an earlier version had written its line, so that the upgrade writes another.
+    here.host.put(LUA, rules.replace(b"chain.lua is cut short", b"chain.lua is short"))
+    assert here.install(CONTROLLER, upgrade=True).ok
+    assert here.rollback(CONTROLLER).ok
+    assert here.content(LUA) == SITE_LUA.replace(b"return slurm.SUCCESS end", b"return 2028 end")
+
+
+def test_what_an_admin_changed_before_an_install_that_goes_on_and_fails_stays():
+    here = place("nothing")
+    whole = place("nothing")
+    whole.install(CONTROLLER)
+    changes = whole.host.changes
+    here.host.killed_before = 1 + max(at for at, change in enumerate(changes) if str(CONF) in str(change))
+    with pytest.raises(Killed):
+        here.install(CONTROLLER)
+    here.host.killed_before = None
+    assert "JobSubmitPlugins=lua" in here.text()
+    here.host.put(CONF, "NodeName=n[3-9] CPUs=4\n" + here.text())
+    here.loses = "Prolog"
+    here.load()
+    assert not here.install(CONTROLLER, nodes_ready=True).ok
+    assert here.text() == "NodeName=n[3-9] CPUs=4\n" + place("nothing").text()
+
+
+def test_a_job_submit_of_ours_that_stays_can_be_read_by_slurmctld():
+    here = place("nothing")
+    here.install(CONTROLLER)
+    here.host.put(LUA, here.content(LUA).replace(b"  return slurm.SUCCESS", b"  return 2028", 1))
+    before = here.host.stat(LUA)
+    assert here.rollback(CONTROLLER).ok
+    after = here.host.stat(LUA)
+    assert before is not None and after is not None
+    assert (after.mode, after.uid, after.gid) == (before.mode, before.uid, before.gid)
+
+
+def test_a_job_submit_that_the_sites_own_line_asks_for_stays():
+    here = place("nothing")
+    here.install(CONTROLLER)
+    here.host.put(CONF, here.text() + "JobSubmitPlugins=lua,all_partitions\n")
+    assert here.rollback(CONTROLLER).ok
+    assert b"slurm_job_submit" in here.content(LUA)
+    assert b"chain.lua" not in here.content(LUA)
