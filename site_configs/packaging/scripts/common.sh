@@ -13,7 +13,7 @@ still_named() { # tells where Slurm names our hooks or shim, or has our block of
     for conf in "$1" $SLURM; do
         [ -r "$conf" ] || continue
         read=1
-        for file in "$conf" "${conf%/*}"/*.conf; do
+        for file in "$conf" "${conf%/*}"/*.conf "${conf%/*}"/*/*.conf; do
             if grep -qs -e "^[^#]*$LIBEXEC/" -e '^# *>>> gsub' "$file"; then printf '%s\n' "$file"; return 0; fi
         done
         if grep -vs '^[[:space:]]*--' "${conf%/*}/job_submit.lua" | grep -q "$LIBEXEC/"; then
@@ -92,8 +92,12 @@ forget_unit() { # UNIT, after its file went for good
     if running_systemd; then systemctl daemon-reload || true; fi
 }
 
+take_away() { # PATH...: one that cannot go (a file system of its own) must not leave the package half purged
+    rm -rf "$@" || say "not all of it is gone: $*"
+}
+
 drop_placed() { # PATH...: what `gsub admin install` has put there
     if named=$(still_named); then say "$LIBEXEC stays: $named names it"; return 0; fi
-    rm -rf "$@"
+    take_away "$@"
     rmdir "$LIBEXEC" 2>/dev/null || true
 }

@@ -22,6 +22,6 @@ removed() { if running_systemd; then systemctl daemon-reload || true; fi; }
 purged() {
     forget_unit gsub-noded.service
     drop_placed "$LIBEXEC"/prolog "$LIBEXEC"/epilog "$LIBEXEC"/task_prolog "$LIBEXEC"/prolog.d "$LIBEXEC"/epilog.d
-    rm -rf /var/spool/gsub /run/gsub-noded
+    take_away /var/spool/gsub /run/gsub-noded
     drop_kept
 }

@@ -1,7 +1,13 @@
 installed() { # VERSION-BEFORE, empty for a first time
     make_user gsub-act gsub-act.conf
     # Slurm's user is called slurm nearly everywhere; a group of that name is never made here.
-    if getent group slurm >/dev/null; then usermod --append --groups slurm gsub; fi
+    if getent group slurm >/dev/null; then
+        # Where users come from a directory, it is that which has to know; the unit adds the group meanwhile.
+        usermod --append --groups slurm gsub || say "the user gsub could not be put into the group slurm"
+    else
+        say "there is no group slurm: gsubd starts when its unit names SlurmUser's group (systemctl edit gsubd:"
+        say "[Service], then SupplementaryGroups= to forget slurm, then SupplementaryGroups=GROUP)"
+    fi
     install -d -o gsub -g gsub -m 0750 /var/lib/gsub
     enable_unit gsubd.service "$1"
     # Without a site file it knows neither cluster nor address: `gsub admin install` writes one and starts it.
@@ -25,7 +31,7 @@ purged() {
     forget_unit gsubd.service
     forget_unit gsub-act.service
     drop_placed "$LIBEXEC"/*.lua
-    rm -rf /var/lib/gsub /var/lib/gsub-act /run/gsub /run/gsub-act
+    take_away /var/lib/gsub /var/lib/gsub-act /run/gsub /run/gsub-act
     drop_user gsub-act
     drop_kept
 }
