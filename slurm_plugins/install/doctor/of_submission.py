@@ -335,12 +335,9 @@ def _ctld_scripts(sight: Sight) -> Iterator[Said]:
                 yield error(f"{key}={value} is not executable", f"chmod 0755 {value}")
             else:
                 writes = "AdminComment" in _peek(sight, path)
-                told = (
-                    "writes AdminComment, as jobstats does: gsub leaves what stands there"
-                    if writes
-                    else "the site's"
-                )
-                yield ok(f"{key}={value}, {told}")
+                told = "writes AdminComment, as jobstats does" if writes else "the site's"
+                left = "; gsub leaves AdminComment to it" if key == "EpilogSlurmctld" else ""
+                yield ok(f"{key}={value}, {told}{left}")
     completion = config.value("JobCompType").removeprefix("jobcomp/")
     if completion not in ("", "none"):
         found = True
