@@ -148,7 +148,7 @@ class Host(Protocol):
         ...
 
     def make_folder(self, path: Path, *, mode: int, uid: int | None = None, gid: int | None = None) -> None:
-        """Make a folder, its parents 0755. Raises HostError."""
+        """Make a folder, its parents 0755; one behind a link gets mode and owner. Raises HostError."""
         ...
 
     def link(self, path: Path, target: str) -> None:
@@ -342,10 +342,15 @@ class LocalHost:
                 if not parent.is_dir():
                     parent.mkdir()
                     parent.chmod(0o755)
-            path.mkdir(exist_ok=True)
-            if uid is not None or gid is not None:
-                os.chown(path, -1 if uid is None else uid, -1 if gid is None else gid, follow_symlinks=False)
-            path.chmod(mode)
+            path.mkdir(0o700, exist_ok=True)
+            # One folder is given both, also where a link leads to it.
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                if uid is not None or gid is not None:
+                    os.fchown(descriptor, -1 if uid is None else uid, -1 if gid is None else gid)
+                os.fchmod(descriptor, mode)
+            finally:
+                os.close(descriptor)
         except OSError as error:
             raise HostError(f"{path}: {error.strerror}") from error
 

@@ -76,6 +76,8 @@ def look_back(host: Host, wish: Wish, journal: Journal) -> Remains:
         if path not in theirs and path != layout.keep:
             seen = look(host, path, follow=False)
             thing = known.get(path)
+            if seen.state.kind == "link" and not journal.is_ours(path, seen.state):
+                continue  # the site's way to another place, through which we wrote
             if seen.state.kind != "none" and not (isinstance(thing, Put) and is_strange(thing, wish, seen)):
                 paths[path] = seen.state
     kept = {path: journal.copy(state) for path, state in originals.items() if path in paths and state.sha}
@@ -126,10 +128,11 @@ def undo(remains: Remains, wish: Wish, *, settle: float, records: bool = False) 
         if back.why:
             notes.append(f"{path}: {back.why}")
         named = "lua" in facts.value("JobSubmitPlugins").replace(",", " ").split()
-        if back.content is None and path == layout.job_submit and named:
+        content = back.content
+        if content is None and path == layout.job_submit and named:
             notes.append(f"{path} stays, without gsub: a line of the site's own asks for it by now")
-            back = Back(OWN)
-        if back.content is None:
+            content = OWN
+        if content is None:
             # Not before slurmctld has stopped asking for it: without it, it would not start.
             late.append(Remove(path, why="gsub's own; the site had none"))
             continue
@@ -137,7 +140,7 @@ def undo(remains: Remains, wish: Wish, *, settle: float, records: bool = False) 
         if state.kind != "file" or back.why:
             state = seen.state  # the site's own by now, its mode and owner too
         owner = Owner("", (state.uid, state.gid))
-        steps.append(Put(path, back.content, state.mode, owner, "without gsub", seen.content))
+        steps.append(Put(path, content, state.mode, owner, "without gsub", seen.content))
     rest = [*late, *_others(remains, wish, records=records)]
     anything = bool(steps or rest)
     waits: list[str] = []

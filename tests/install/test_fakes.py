@@ -54,6 +54,16 @@ def test_it_does_as_this_machine_does(tmp_path):
     assert _scene(fake, Path("/r")) == _scene(LocalHost(), tmp_path)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
+def test_a_folder_behind_a_link_gets_its_owner(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("there")
+    LocalHost().make_folder(tmp_path / "link", mode=0o750, uid=4711, gid=4712)
+    found = LocalHost().stat(tmp_path / "there")
+    assert found is not None
+    assert (found.mode, found.uid, found.gid) == (0o750, 4711, 4712)
+
+
 def test_a_command_that_is_missing_or_fails_is_told_as_on_this_machine():
     fake, real = FakeHost(), LocalHost()
     fake.says("sh -c", "x\n", code=3, err="no\n")

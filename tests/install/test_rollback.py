@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_plugins.install import engine
+from slurm_plugins.install.host import Stat
 from slurm_plugins.install.steps import Reconfigure, Remove
 from tests.install.fakes import Killed
 from tests.install.place import CONF, LIBEXEC, SITE_LUA, Place
@@ -338,3 +339,14 @@ def test_a_job_submit_that_the_sites_own_line_asks_for_stays():
     assert here.rollback(CONTROLLER).ok
     assert b"slurm_job_submit" in here.content(LUA)
     assert b"chain.lua" not in here.content(LUA)
+
+
+def test_a_store_that_lies_behind_a_link_of_the_sites_stays():
+    here = place("nothing")
+    here.host.folder("/data/gsub")
+    here.host.put_link("/var/lib/gsub", "/data/gsub")
+    here.install(CONTROLLER)
+    here.host.put("/data/gsub/store.db", b"records")
+    assert here.rollback(CONTROLLER).ok
+    assert (here.host.stat(Path("/var/lib/gsub")) or Stat("other", 0, 0, 0, 0, 0)).kind == "link"
+    assert here.content("/data/gsub/store.db") == b"records"
