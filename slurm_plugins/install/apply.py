@@ -52,6 +52,7 @@ class Done:
     steps: how many were done.
     failed: the step that was not, in words, and why; empty: all were.
     back: what was taken back then; None: nothing was to be.
+    left: what could not be.
     notes: what came up.
     """
 
@@ -60,6 +61,7 @@ class Done:
     why: str = ""
     remedy: str = ""
     back: tuple[str, ...] | None = None
+    left: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -99,7 +101,7 @@ def apply(
         except (StepError, HostError) as error:
             remedy = error.remedy if isinstance(error, StepError) else ""
             back = _fail(run, step, str(error))
-            return Done(count, step.line(), str(error), remedy, back, tuple(run.notes))
+            return Done(count, step.line(), str(error), remedy, back, tuple(run.left), tuple(run.notes))
         count += 1
     return Done(count, notes=tuple(run.notes))
 
@@ -279,7 +281,7 @@ def _take_back(run: Run) -> tuple[str, ...] | None:
         try:
             told.append(_put_back(run, path, original))
         except (HostError, StepError) as error:
-            told.append(f"{path} could not be put back: {error}")
+            run.left.append(f"{path} could not be put back: {error}")
     told = [line for line in told if line]
     try:
         script = run.layout.job_submit
@@ -291,9 +293,10 @@ def _take_back(run: Run) -> tuple[str, ...] | None:
             _touch(script, run)
         if any(path != script and path.suffix != ".lua" for path in unproven):
             _reconfigure(run)
-        run.journal.add("taken back")
+        if not run.left:
+            run.journal.add("taken back")
     except (HostError, StepError) as error:
-        told.append(f"Slurm could not be told: {error}")
+        run.left.append(f"Slurm could not be told: {error}")
     return tuple(told)
 
 
@@ -303,6 +306,8 @@ def _put_back(run: Run, path: Path, original: State) -> str:
         return ""
     back = restored(run.host, run.layout, run.journal, path, original)
     if back.content is None:
+        if run.left:  # slurm.conf, which goes back first, may still ask for it
+            raise StepError("it stays as long as another file may name it")
         run.host.remove(path)
         return f"{path} is gone again"
     kept = original if original.kind == "file" and not back.why else now

@@ -31,7 +31,8 @@ class StepError(Exception):
 class Run:
     """A plan that is being done: where, and what was noticed on the way.
 
-    `before`: what Slurm said of a submission before the first change; `log_from`: the size of slurmctld's log then.
+    `before`: what Slurm said of a submission before the first change; `log_from`: the size of slurmctld's log then;
+    `left`: what could not be taken back.
     """
 
     host: Host
@@ -41,6 +42,7 @@ class Run:
     before: str | None = None  # what Slurm said of a submission before it was changed
     log_from: int = -1
     notes: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
 
     def slurm(self, *argv: str, timeout: float = 30.0) -> Ran:
         """Run a command of Slurm's, for the cluster that is meant."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gsub.commands.admin.install import _failed
 from slurm_plugins.install import engine
 from slurm_plugins.install.facts import Role
 from slurm_plugins.install.host import Ran, Stat
@@ -139,6 +140,42 @@ def test_submissions_that_fail_afterwards_take_it_back():
     done = here.install(CONTROLLER)
     assert "lua: no" in done.why
     assert here.host.read(LUA) == SITE_LUA
+
+
+def test_what_slurm_conf_still_names_stays_where_it_cannot_be_put_back():
+    here = place("nothing")
+    here.loses = "JobSubmitPlugins"
+
+    def full(_: str, path: Path) -> None:
+        if path == CONF:
+            here.host.refuses[CONF] = "No space left on device"
+
+    here.host.on_change = full
+    done = here.install(CONTROLLER)
+    assert not done.ok
+    assert "JobSubmitPlugins=lua" in here.text()
+    assert b"slurm_job_submit" in here.content(LUA)  # without it slurmctld would not start again
+    assert any("slurm.conf could not be put back" in line for line in done.left)
+    told = _failed(done, here.plan(CONTROLLER))
+    assert "not as it was" in told.what
+    assert told.why.startswith("/etc/slurm/slurm.conf could not be put back")
+    here.host.on_change = None
+    here.host.refuses.clear()
+    assert here.rollback(CONTROLLER).ok
+    assert here.host.read(LUA) is None
+    assert "JobSubmitPlugins" not in here.text()
+
+
+def test_a_rollback_that_fails_does_not_say_that_slurm_was_not_touched():
+    here = place("rules")
+    here.install(CONTROLLER)
+    plan = here.rollback_plan(CONTROLLER)
+    here.refuses = "no"
+    done = here.rollback(CONTROLLER)
+    assert here.content(LUA) == SITE_LUA
+    told = _failed(done, plan)
+    assert "not touched" not in told.what
+    assert told.what.startswith("rollback did not work; 1 of ")
 
 
 def test_submissions_that_failed_before_prove_nothing():

@@ -338,11 +338,23 @@ def _tell(done: Done, plan: Plan) -> None:
         if plan.kind == "rollback" and plan.waits:
             raise UserError("gsub is not off this host yet", why=plan.waits[0])
         return
-    back = "; ".join(done.back) if done.back else ""
-    why = f"{done.failed}: {done.why}" + (f". Taken back: {back}" if back else "")
-    state = "all that Slurm sees is as it was" if done.back is not None else "Slurm was not touched"
-    raise UserError(
-        f"{plan.kind} did not work; {state}",
-        why=why,
-        fix=done.remedy or "mend that, and run this again; or `gsub admin rollback` takes the rest away",
-    )
+    raise _failed(done, plan)
+
+
+def _failed(done: Done, plan: Plan) -> UserError:
+    """What did not work and how Slurm stands now, why, and what to do."""
+    why = f"{done.failed}: {done.why}"
+    again = "mend that, and run this again"
+    if done.left:
+        state = "what Slurm sees is not as it was"
+        why = f"{'; '.join(done.left)}. It began with: {why}"
+    elif plan.kind == "rollback":
+        state = f"{done.steps} of {len(plan.steps)} steps were done"
+    elif done.back is None:
+        state = "Slurm was not touched"
+    else:
+        state = "all that Slurm sees is as it was"
+        why += f". Taken back: {'; '.join(done.back)}" if done.back else ""
+    if plan.kind != "rollback":
+        again += "; or `gsub admin rollback` takes the rest away"
+    return UserError(f"{plan.kind} did not work; {state}", why=why, fix=done.remedy or again)
