@@ -290,6 +290,15 @@ def test_whatever_ends_it_the_jobs_are_cancelled():
     assert slurm.cancelled == found.queue.made == [2]
 
 
+def test_a_job_whose_comment_the_site_writes_over_is_cancelled_too():
+    slurm = FakeSlurm(full=True)
+    found = world(slurm)
+    found.queue.submit(Wish("usage", later=True))
+    slurm.all[1] = replace(slurm.all[1], comment="of the site's job_submit.lua")
+    assert found.queue.others() == ()
+    assert found.queue.clear(1.0) == () and slurm.cancelled == [1]
+
+
 def test_a_job_whose_submission_was_cut_off_is_cancelled_too():
     slurm = FakeSlurm(full=True)
     found = world(slurm, FakeRecords())

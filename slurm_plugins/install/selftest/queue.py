@@ -261,12 +261,20 @@ class Queue:
             return
 
     def mine(self) -> tuple[Job, ...]:
-        """Jobs of this run that have not ended, by their mark: those too that we do not know of. Raises SlurmError."""
-        return tuple(job for job in self._named() if self._own in (job.comment or "").split())
+        """Jobs of this run that have not ended: those that we know, and, by their mark, those that we do not.
+
+        Raises SlurmError.
+        """
+        return tuple(job for job in self._named() if self._is_mine(job))
 
     def others(self) -> tuple[Job, ...]:
         """Jobs of other runs of this user that have not ended. Raises SlurmError."""
-        return tuple(job for job in self._named() if self._own not in (job.comment or "").split())
+        return tuple(job for job in self._named() if not self._is_mine(job))
+
+    def _is_mine(self, job: Job) -> bool:
+        # The mark alone would miss jobs whose comment a job_submit.lua of the site's has written over.
+        known = job.id in self.made or job.array_job_id in self.made
+        return known or self._own in (job.comment or "").split()
 
     def _named(self) -> list[Job]:
         return [job for job in self.client.jobs(user=self.who.name) if job.name == JOB_NAME and not job.ended]
