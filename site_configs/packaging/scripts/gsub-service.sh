@@ -5,8 +5,8 @@ installed() { # VERSION-BEFORE, empty for a first time
         # Where users come from a directory, it is that which has to know; the unit adds the group meanwhile.
         usermod --append --groups slurm gsub || say "the user gsub could not be put into the group slurm"
     else
-        say "there is no group slurm: gsubd starts when its unit names SlurmUser's group (systemctl edit gsubd:"
-        say "[Service], then SupplementaryGroups= to forget slurm, then SupplementaryGroups=GROUP)"
+        say "there is no group slurm, which gsubd's unit names: gsubd does not start before the unit has the"
+        say "group of SlurmUser; see 'SlurmUser in another group' in docs/packages.md"
     fi
     install -d -o gsub -g gsub -m 0750 /var/lib/gsub
     enable_unit gsubd.service "$1"
