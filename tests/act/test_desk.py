@@ -471,6 +471,16 @@ def test_nothing_stays_held_at_the_end(world, tmp_path):
     assert not world.slurm.jobs["7"].held and not world.slurm.jobs["8"].held
 
 
+@pytest.mark.parametrize(("verb", "number"), [("hold", "7"), ("requeuehold", "8")])
+def test_a_hold_whose_answer_got_lost_does_not_stay_at_the_end(world, tmp_path, verb, number):
+    world.slurm.deaf = True
+    assert world.ask(verb, number)["result"] == "unknown"
+    world.slurm.deaf = False
+    assert world.slurm.jobs[number].held
+    world.desk.end(5)
+    assert held(tmp_path / "state") == () and not world.slurm.jobs[number].held
+
+
 def test_a_silent_slurm_does_not_make_it_forget(world, tmp_path):
     world.ask("hold", "7")
     world.slurm.silent = True
