@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gsub.cli import main
 from slurm_plugins.install import engine
 from slurm_plugins.install.desired import bare, hooked
 from slurm_plugins.install.job_submit import is_chained
@@ -284,6 +285,41 @@ def test_a_prefix_keeps_to_itself():
     assert f"Prolog={bare(Path('/trial/libexec/prolog'))}" in after(plan)
     assert b"SPOOL=/trial/spool RUN=/trial/run-noded" in puts(plan)["/trial/libexec/prolog"].content
     assert not any(step.argv[0] == "systemctl" for step in plan.steps if isinstance(step, Command))
+
+
+@pytest.mark.parametrize("name", ["prolog!", "prolog^", "prolog\\", "pro\\log"])
+def test_a_program_whose_name_a_pattern_would_read_otherwise_is_left_alone(name):
+    found = hooked("Prolog", (f"/etc/slurm/{name}",), LIBEXEC)
+    assert (found.how, found.lines) == ("not", ())
+
+
+def test_slurm_is_not_given_a_pattern_that_fits_another_file_of_the_sites():
+    place = Place(conf="Prolog=/etc/slurm/prolog\nEpilog=/etc/slurm/epilog\n")
+    place.host.put("/etc/slurm/proloz", b"#!/bin/sh\nexit 1\n", mode=0o755)
+    plan = place.plan(BOTH, nodes_ready=True)
+    assert "\nProlog=/etc/slurm/prolog\n" in after(plan)
+    assert "prolo[gz]" not in after(plan)
+    assert "epilo[gy]" in after(plan)
+    assert any("/etc/slurm/proloz is not gsub's" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize("command", ["install", "upgrade", "rollback"])
+def test_a_prefix_of_others_is_refused(tmp_path, capsys, command):
+    """With /var, a rollback would remove /var/spool."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "spool").mkdir()
+    argv = [
+        "admin",
+        command,
+        "--plan",
+        "--role=node",
+        f"--prefix={tmp_path}",
+        f"--slurm-conf={tmp_path}/slurm.conf",
+    ]
+    assert main(argv) == 2
+    told = capsys.readouterr()
+    assert "no folder of gsub's own" in told.err
+    assert "spool" not in told.out
 
 
 def test_without_slurm_conf_a_node_still_gets_its_files():

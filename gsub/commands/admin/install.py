@@ -189,6 +189,13 @@ def _wish(host: Host, options: dict[str, object]) -> Wish:
     from slurm_plugins.install.layout import Layout
 
     prefix = options["prefix"]
+    if isinstance(prefix, Path) and (there := [name for name in ("bin", "lib") if (prefix / name).exists()]):
+        raise UserError(
+            f"--prefix {prefix} is no folder of gsub's own",
+            why=f"{prefix / there[0]} is there; spool, run and others below it would be gsub's, and go with a rollback",
+            fix="name a folder that is empty or not there yet, for instance /srv/gsub-trial",
+            exit_code=USAGE,
+        )
     conf = _slurm_conf(options["slurm_conf"])
     layout = Layout.under(prefix.absolute(), conf) if isinstance(prefix, Path) else Layout(conf)
     said = options["roles"]
