@@ -90,7 +90,9 @@ def hooked(key: str, values: tuple[str, ...], libexec: Path, *, true: str = "") 
     letter = _LETTERS[key]
     for at, value in enumerate(values):
         # Ours comes first when its name is the later one: Slurm runs them in reverse order.
-        if value.startswith("/") and not _MAGIC.search(value) and value[-1] < letter:
+        # A ! or ^ would turn the pattern's meaning around, a backslash take the letter behind it away.
+        plain = re.fullmatch(r"/[^*?\[\\]*[A-Za-z0-9_]", value)
+        if plain and value[-1] < letter:
             lines = (*values[:at], f"{value[:-1]}[{value[-1]}{letter}]", *values[at + 1 :])
             return Hooked(key, "beside", lines=lines, file=Path(value[:-1] + letter))
     said = ", ".join(f"{key}={value}" for value in values)

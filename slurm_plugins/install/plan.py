@@ -294,7 +294,9 @@ def _hook_lines(
     notes: list[str] = []
     ways = want.ways(wish, facts)
     notes += [way.why for way in ways if way.how == "not"]
-    lines = {way.key: way.lines for way in ways if way.lines}
+    # Else Slurm would run what lies there.
+    strange = _strange(wish, facts)
+    lines = {way.key: way.lines for way in ways if way.lines and way.file not in strange}
     there = all(line in facts.now(key) for key, values in lines.items() for line in values)
     missing = sorted(set(facts.nodes) - facts.heard) if facts.heard is not None else list(facts.nodes)
     if not there and not wish.nodes_ready and missing:
@@ -311,6 +313,12 @@ def _hook_lines(
     if wish.task_prolog and not facts.values("TaskProlog"):
         changes["TaskProlog"] = str(libexec / "task_prolog")
     return changes, notes, []
+
+
+def _strange(wish: Wish, facts: Facts) -> tuple[Path, ...]:
+    """Where a hook has no place, because something of the site's lies there."""
+    things = [thing for thing in desired(wish, facts) if isinstance(thing, Put)]
+    return tuple(thing.path for thing in things if is_strange(thing, wish, facts.seen.get(thing.path)))
 
 
 # --- what is told -----------------------------------------------------------------------------------------------------
@@ -330,9 +338,8 @@ def _notes(wish: Wish, facts: Facts) -> Iterator[str]:
             yield f"{why}; copy the controller's to {layout.site}"
     elif site.policy.mode != "observe" and not facts.ours:
         yield f"{layout.site} says {site.policy.mode}: it is left as it is"
-    for thing in desired(wish, facts):
-        if isinstance(thing, Put) and is_strange(thing, wish, facts.seen.get(thing.path)):
-            yield f"{thing.path} is not gsub's and stays: the hook has no place there; move it away and run this again"
+    for path in _strange(wish, facts):
+        yield f"{path} is not gsub's and stays: the hook has no place there; move it away and run this again"
     if facts.conf_problem:
         yield f"slurm.conf: {facts.conf_problem}"
     if "controller" in wish.roles:
