@@ -287,7 +287,9 @@ def test_doctors_errors_keep_a_site_from_enforce(serving, well, capsys):
     assert "munged does not answer" in err and "1 error;" in err and "2 s apart" not in err
     assert serving.site.read_text() == SITE
     assert run(serving, "advise") == 0  # changes no job
-    assert run(serving, "enforce", "--force") == 0
+    assert run(serving, "enforce", "--rollout=50", "--force") == 0
+    assert run(serving, "enforce", "--rollout=75") == 1
+    assert run(serving, "--rollout=10") == 0  # for fewer than now
 
 
 def test_an_edit_that_somebody_makes_while_doctor_looks_is_not_lost(serving, monkeypatch, capsys):

@@ -193,8 +193,9 @@ def _more(site: Site, meant: Site) -> bool:
     """Whether jobs may be changed that may not now."""
     from slurm_plugins.install.mode import rows
 
-    before = {(str(row.scope), row.rollout) for row in rows(site) if row.mode == "enforce"}
-    return any(row.mode == "enforce" and (str(row.scope), row.rollout) not in before for row in rows(meant))
+    before = {str(row.scope): row.rollout for row in rows(site) if row.mode == "enforce"}
+    # Fewer users than now: a step back, which nothing is to stop.
+    return any(row.mode == "enforce" and row.rollout > before.get(str(row.scope), -1) for row in rows(meant))
 
 
 def _look_over(host: Host, layout: Layout, metrics: str, *, force: bool, only_plan: bool) -> None:
