@@ -120,6 +120,7 @@ def test_from_nothing_to_observe_through_a_crash_a_hang_and_a_power_cut_and_off_
     assert [line for line in left.stdout.splitlines() if not line.startswith("/var/lib/systemd/")] == []
 
 
+@pytest.mark.parametrize("host", ["trixie"], indirect=True)
 def test_the_units_stop_in_good_order(host: BootedHost, built: Built):
     host.copy(*built[host.suite].values(), to="/root/packages")
     host.run("apt-get -q -y install /root/packages/*.deb")
