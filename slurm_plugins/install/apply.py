@@ -112,6 +112,9 @@ def _one(step: Step, run: Run) -> None:
         case Folder() | Put() | Link() | Remove():
             follow = isinstance(step, Folder | Put)
             before = run.journal.keep(step.path, follow=follow)
+            if isinstance(step, Put) and step.before is not None and before.kind != "file":
+                # Rollback would remove it as ours.
+                raise StepError(f"{step.path} is not to be seen any more", "run this again")
             if isinstance(step, Put) and step.together:
                 notice(run)
             run.journal.add(

@@ -145,6 +145,14 @@ class Facts:
         """All lines of a key of slurm.conf as it is."""
         return tuple(value for value in (self.conf.values(key) if self.conf else ()) if value)
 
+    def submit_plugins(self) -> tuple[str, ...]:
+        """The words of the site's own JobSubmitPlugins, as it writes them."""
+        return tuple(word for word in self.value("JobSubmitPlugins").replace(",", " ").split() if word)
+
+    def loads_lua(self) -> bool:
+        """Whether those have job_submit/lua, which Slurm takes by its short name and by its long one."""
+        return any(word.removeprefix("job_submit/") == "lua" for word in self.submit_plugins())
+
     def controllers(self) -> tuple[tuple[str, str], ...]:
         """(name, address) of slurmctld's hosts, the first and its backups; where no address is said it is the name."""
         said = self.values("SlurmctldHost") or self.values("ControlMachine") + self.values("BackupController")

@@ -208,8 +208,8 @@ def _slurm(
     layout = wish.layout
     seen = facts.seen.get(layout.job_submit)
     script = seen.content if seen else None
-    plugins = [word for word in facts.value("JobSubmitPlugins").replace(",", " ").split() if word]
-    if script is not None and "lua" not in plugins and not is_chained(script):
+    plugins = list(facts.submit_plugins())
+    if script is not None and not facts.loads_lua() and not is_chained(script):
         why = (
             f"{layout.job_submit} is there, but JobSubmitPlugins does not load it: its rules would come into force "
             "with gsub; move it away, or add lua to JobSubmitPlugins yourself, then run this again"
@@ -221,10 +221,9 @@ def _slurm(
         return [], [], [str(error)]
     if script is not None and is_chained(script) and not wish.upgrade:
         lua = script
-    if "lua" not in plugins:
-        plugins.append("lua")
     changes: dict[str, str | tuple[str, ...] | None] = {}
-    if "lua" not in facts.value("JobSubmitPlugins").replace(",", " ").split():
+    if not facts.loads_lua():
+        plugins.append("lua")
         changes["JobSubmitPlugins"] = ",".join(plugins)
     hooking, notes, waits = _hook_lines(wish, facts)
     changes |= hooking

@@ -127,9 +127,8 @@ def undo(remains: Remains, wish: Wish, *, settle: float, records: bool = False) 
         seen = facts.seen[path]
         if back.why:
             notes.append(f"{path}: {back.why}")
-        named = "lua" in facts.value("JobSubmitPlugins").replace(",", " ").split()
         content = back.content
-        if content is None and path == layout.job_submit and named:
+        if content is None and path == layout.job_submit and facts.loads_lua():
             notes.append(f"{path} stays, without gsub: a line of the site's own asks for it by now")
             content = OWN
         if content is None:

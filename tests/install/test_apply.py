@@ -236,6 +236,20 @@ def test_a_file_that_somebody_changes_meanwhile_is_not_written_over():
     assert here.host.read(LUA) is None
 
 
+def test_a_slurm_conf_that_a_file_server_hides_is_not_taken_for_none(monkeypatch):
+    here = place("nothing")
+    wish = here.wish(CONTROLLER)
+    found = engine.planned(here.host, wish, here.journal(), here.around())
+    stat = here.host.stat
+    monkeypatch.setattr(here.host, "stat", lambda path: None if path == CONF else stat(path))
+    before = here.text()
+    assert not engine.install(here.host, wish, here.journal(), here.around(), found).ok
+    monkeypatch.undo()
+    assert here.text() == before
+    here.rollback(CONTROLLER)
+    assert here.text() == before
+
+
 def test_modes_and_owners_of_slurms_files_stay():
     here = place("rules")
     for path in (CONF, LUA):

@@ -303,6 +303,14 @@ def test_slurm_is_not_given_a_pattern_that_fits_another_file_of_the_sites():
     assert any("/etc/slurm/proloz is not gsub's" in note for note in plan.notes)
 
 
+def test_job_submit_lua_is_known_by_its_long_name():
+    place = Place(conf="JobSubmitPlugins=job_submit/lua\n", lua=SITE_LUA)
+    plan = place.plan(CONTROLLER)
+    assert is_chained(puts(plan)["/etc/slurm/job_submit.lua"].content)
+    assert str(CONF) not in puts(plan)
+    assert not any("does not load it" in wait for wait in plan.waits)
+
+
 @pytest.mark.parametrize("command", ["install", "upgrade", "rollback"])
 def test_a_prefix_of_others_is_refused(tmp_path, capsys, command):
     """With /var, a rollback would remove /var/spool."""
