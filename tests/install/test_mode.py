@@ -373,6 +373,16 @@ def test_gsub_act_runs_where_something_is_enforced(capsys, mode, command, ends_w
     assert out.startswith(command) and ("masked" in out) is not well
 
 
+@pytest.mark.parametrize("mode", ["observe", "enforce"])
+def test_by_another_site_file_the_gsub_act_of_this_host_is_not_touched(capsys, mode):
+    host = FakeHost()
+    host.folder("/run/systemd/system")
+    host.says("systemctl cat", "[Unit]")
+    site = parse_site(f'cluster = "lab"\n[policy]\nmode = "{mode}"\n')
+    assert _set_unit(host, site, None, own=False)
+    assert not host.calls and "left as it is" in capsys.readouterr().out
+
+
 def test_without_its_unit_it_is_told_and_nothing_is_started(capsys):
     host = FakeHost()
     host.folder("/run/systemd/system")

@@ -59,7 +59,7 @@ def mode(
 
     Exit codes: 0 it is so and gsubd has taken it, or does not run; 1 it is not in force; 2 wrong usage.
     """
-    from site_configs.site import SiteError, find_site, parse_site
+    from site_configs.site import DEFAULT_PATH, SiteError, find_site, parse_site
     from slurm_plugins.install.host import HostError, LocalHost
     from slurm_plugins.install.mode import WrongModeError, changed
 
@@ -113,7 +113,7 @@ def mode(
     else:
         _write(host, layout, file, content, after.encode())
     taken = _settle(metrics, _mtime(host, file), prefix)
-    well = _set_unit(host, meant, prefix)
+    well = _set_unit(host, meant, prefix, own=file == DEFAULT_PATH.resolve())
     sys.stdout.flush()
     if not (taken and well):
         raise SystemExit(FAILED)
@@ -308,8 +308,11 @@ def _settle(metrics: str, mtime: float, prefix: Path | None) -> bool:
     return said is None or (not isinstance(said, str) and said.ok and said.changed == mtime)
 
 
-def _set_unit(host: Host, meant: Site, prefix: Path | None) -> bool:
-    """Have gsub-act run where something is enforced, and nowhere else; whether that worked, or is another's to do."""
+def _set_unit(host: Host, meant: Site, prefix: Path | None, *, own: bool = True) -> bool:
+    """Have gsub-act run where something is enforced, and nowhere else; whether that worked, or is another's to do.
+
+    `own`: the site file is the one that the unit reads. By another's the gsub-act of this host is not started or ended.
+    """
     from slurm_plugins.install.mode import enforces
 
     wanted = enforces(meant)
@@ -320,6 +323,10 @@ def _set_unit(host: Host, meant: Site, prefix: Path | None) -> bool:
         print(
             f"{what}: there is no systemd {'for an installation with --prefix' if prefix else 'on this host'}"
         )
+        return True
+    if not own:
+        what = "start gsub-act for this file" if wanted else "end gsub-act if it runs for this file"
+        print(f"{what}: {_UNIT} reads /etc/gsub/site.toml, and is left as it is")
         return True
     if not host.run(["systemctl", "cat", _UNIT]).ok:
         if wanted:
