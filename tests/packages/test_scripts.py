@@ -36,6 +36,15 @@ def test_it_is_told_that_gsubd_does_not_start_where_there_is_no_group_slurm(tmp_
     assert "does not start before the unit has the" in done.stderr
 
 
+@pytest.mark.parametrize(("number", "told"), [("890", False), ("991", True)])
+def test_it_is_told_that_the_user_gsub_has_another_number_than_on_other_hosts(tmp_path, number, told):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept/user-gsub").touch()
+    done = run("gsub", f"id() {{ echo {number}; }}; compile() {{ :; }}; installed ''", tmp_path)
+    assert done.returncode == 0
+    assert ("has the number 991, not 890" in done.stderr) is told
+
+
 def test_nothing_of_an_earlier_version_is_run_where_compiling_fails(tmp_path):
     cache = tmp_path / "environment/lib/__pycache__"
     cache.mkdir(parents=True)

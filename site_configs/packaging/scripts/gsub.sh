@@ -11,7 +11,13 @@ compile() { # without it each `gsub` of a user reads the sources: slower, and no
 
 forget_compiled() { find "$ENVIRONMENT" -depth -name __pycache__ -type d -exec rm -rf {} + 2>/dev/null || true; }
 
-installed() { make_user gsub gsub.conf; compile; }
+tell_number() { # systemd-sysusers takes another number, and says nothing, where 890 is taken
+    [ -e "$KEEP/user-gsub" ] && [ ! -e /etc/sysusers.d/gsub.conf ] || return 0
+    number=$(id -u gsub) || return 0
+    [ "$number" = 890 ] || say "the user gsub has the number $number, not 890: it must be the same on all hosts"
+}
+
+installed() { make_user gsub gsub.conf; tell_number; compile; }
 resumed() { compile; }
 upgrading() { forget_compiled; }
 removing() { refuse_while_named gsub; forget_compiled; }
