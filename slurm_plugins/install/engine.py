@@ -21,6 +21,7 @@ from slurm_plugins.install.rollback import forget, look_back, undo
 
 __all__ = [
     "BusyError",
+    "LockError",
     "alone",
     "asked",
     "covering",
@@ -34,6 +35,10 @@ __all__ = [
 
 class BusyError(Exception):
     """Another installation is at work on this host."""
+
+
+class LockError(Exception):
+    """The lock cannot be made; the message says why."""
 
 
 def planned(host: Host, wish: Wish, journal: Journal, around: Around) -> Plan:
@@ -105,10 +110,13 @@ def remembered(wish: Wish, before: Mapping[str, str | tuple[str, ...] | None]) -
 
 @contextlib.contextmanager
 def alone(keep: Path, run: Path = Path("/run")) -> Iterator[None]:
-    """Hold the lock on the installation whose journal is in `keep`. Raises BusyError, OSError."""
+    """Hold the lock on the installation whose journal is in `keep`. Raises BusyError, LockError."""
     name = hashlib.sha256(os.fsencode(keep)).hexdigest()[:12]
     path = run / f"gsub-admin-{name}.lock"
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise LockError(f"{path}: {error.strerror}") from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

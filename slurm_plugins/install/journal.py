@@ -105,7 +105,10 @@ class Journal:
     def add(self, event: Event, what: str = "", **fields: object) -> None:
         """Write a line down; it is on disk when this returns. Raises HostError."""
         entry = msgspec.convert({"at": self._now(), "event": event, "what": what, **fields}, Entry)
-        self._raw.append(_encoder.encode(entry))
+        try:
+            self._raw.append(_encoder.encode(entry))
+        except UnicodeEncodeError as error:
+            raise HostError(f"{what}: a name in it is no UTF-8, and cannot be written down") from error
         made = () if self.entries else self._missing()
         self._make_folder(self._folder)
         self._raw += map(_encoder.encode, made)

@@ -305,6 +305,22 @@ def test_owners_and_modes_of_folders():
     }
 
 
+def test_a_lock_that_cannot_be_made_is_told(tmp_path: Path):
+    with pytest.raises(engine.LockError, match="No such file"), engine.alone(tmp_path, tmp_path / "run"):
+        pass
+
+
+def test_a_name_that_cannot_be_written_down_stops_before_slurm_is_touched():
+    here = place("nothing")
+    own = Path("/etc/s\udcf6/prolog")
+    here.host.put(CONF, here.text().encode() + b"Prolog=/etc/s\xf6/prolog\n")
+    here.host.put(own, b"#!/bin/sh\n", mode=0o755)
+    here.load()
+    done = here.install(BOTH, nodes_ready=True)
+    assert "no UTF-8" in done.why
+    assert (done.back, here.host.read(LUA)) == (None, None)
+
+
 def test_two_at_once_do_not_meet(tmp_path: Path):
     with (
         engine.alone(tmp_path / "keep", tmp_path),

@@ -250,7 +250,7 @@ def _around(*, quiet: bool, settle: float = _SETTLE) -> Around:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    from slurm_plugins.install.engine import BusyError, alone
+    from slurm_plugins.install.engine import BusyError, LockError, alone
 
     try:
         with alone(folder):
@@ -261,6 +261,8 @@ def _alone(folder: Path) -> Iterator[None]:
             why="it holds the lock",
             fix="wait for it to end",
         ) from error
+    except LockError as error:
+        raise _unreadable(error) from error
 
 
 def _unreadable(error: Exception) -> UserError:
