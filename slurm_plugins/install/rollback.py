@@ -50,6 +50,7 @@ class Remains:
     named: bool
     units: tuple[str, ...]
     commands: tuple[tuple[str, ...], ...]
+    links: tuple[Path, ...] = ()
 
 
 def look_back(host: Host, wish: Wish, journal: Journal) -> Remains:
@@ -71,13 +72,14 @@ def look_back(host: Host, wish: Wish, journal: Journal) -> Remains:
     # With a journal what it does not tell of was there before: the site's, or put there by hand.
     known = {} if journal.entries else {thing.path: thing for thing in desired(wish, facts)}
     theirs = {*conf, layout.job_submit}
-    paths = {}
+    paths, links = {}, []
     for path in dict.fromkeys([*originals, *known, *_trees(wish, records=True)]):
         if path not in theirs and path != layout.keep:
             seen = look(host, path, follow=False)
             thing = known.get(path)
             if seen.state.kind == "link" and not journal.is_ours(path, seen.state):
-                continue  # the site's way to another place, through which we wrote
+                links.append(path)  # the site's way to another place, through which we wrote
+                continue
             if seen.state.kind != "none" and not (isinstance(thing, Put) and is_strange(thing, wish, seen)):
                 paths[path] = seen.state
     kept = {path: journal.copy(state) for path, state in originals.items() if path in paths and state.sha}
@@ -101,6 +103,7 @@ def look_back(host: Host, wish: Wish, journal: Journal) -> Remains:
             if facts.systemd and (host.stat(layout.units / unit) is not None or unit in facts.packaged)
         ),
         commands=journal.undo(),
+        links=tuple(links),
     )
 
 
@@ -123,6 +126,11 @@ def undo(remains: Remains, wish: Wish, *, settle: float, records: bool = False) 
     steps: list[Step] = []
     notes: list[str] = []
     late: list[Step] = []
+    for path in remains.links:
+        if path in _trees(wish, records=records):
+            notes.append(
+                f"{path} is a link of the site's: it stays, and what is behind it; remove that yourself"
+            )
     for path, back in sorted(remains.slurm.items(), key=lambda item: item[0] == layout.job_submit):
         seen = facts.seen[path]
         if back.why:

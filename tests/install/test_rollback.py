@@ -347,6 +347,9 @@ def test_a_store_that_lies_behind_a_link_of_the_sites_stays():
     here.host.put_link("/var/lib/gsub", "/data/gsub")
     here.install(CONTROLLER)
     here.host.put("/data/gsub/store.db", b"records")
+    assert not any("a link" in note for note in here.rollback_plan(CONTROLLER).notes)
+    told = here.rollback_plan(CONTROLLER, records=True).notes
+    assert any("/var/lib/gsub is a link" in note for note in told)
     assert here.rollback(CONTROLLER).ok
     assert (here.host.stat(Path("/var/lib/gsub")) or Stat("other", 0, 0, 0, 0, 0)).kind == "link"
     assert here.content("/data/gsub/store.db") == b"records"
