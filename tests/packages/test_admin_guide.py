@@ -11,7 +11,7 @@ import pytest
 from tests.packages import slurm
 from tests.packages.booted import SLURM, BootedHost, booted, idle
 from tests.packages.conftest import Built
-from tests.packages.test_under_systemd import decides, hooked, pytestmark, recorded, up
+from tests.packages.test_under_systemd import decides, hooked, pytestmark, recorded, up, waiting
 
 __all__ = ["pytestmark"]
 
@@ -42,16 +42,17 @@ def test_the_guide_typed_as_written(host: BootedHost, built: Built):
     before = (host.root / "etc/slurm/slurm.conf").read_bytes()
     host.copy(*built[host.suite].values(), to="/root/packages")
     said = {}
-    agent = host.root / "usr/lib/systemd/system/gsub-noded.service"
     for heading, lines in sections.items():
         for line in lines:
             said[line] = host.run(f"cd /root/packages && {line}", timeout=240).stdout
-            if heading != "Taking it off" and agent.exists():
-                host.wait("gsubd and gsub-noded", lambda: up(host) and decides(host))
-            if line == "gsub admin install --yes":
-                idle(host)
-                host.wait("slurmd to run the hooks", lambda: hooked(host))
-                assert "1 GPU" in recorded(host)
+            if line != "gsub admin install --yes":
+                continue
+            idle(host)
+            host.wait("gsubd and gsub-noded", lambda: up(host) and decides(host))
+            host.wait("the nodes to be heard of", lambda: not waiting(host), 120)
+        if heading == "Observe":
+            host.wait("slurmd to run the hooks", lambda: hooked(host))
+            assert "1 GPU" in recorded(host)
     assert sections.keys() == {
         "Getting it onto the hosts",
         "Looking before changing",
@@ -61,7 +62,7 @@ def test_the_guide_typed_as_written(host: BootedHost, built: Built):
         "Upgrading",
         "Taking it off",
     }
-    assert "+Prolog=" in said["gsub admin install --plan"]
+    assert "+JobSubmitPlugins=lua" in said["gsub admin doctor; gsub admin install --plan"]
     assert "nothing to do" in said["gsub admin upgrade --plan"]
     assert (host.root / "etc/slurm/slurm.conf").read_bytes() == before
     host.run(f"systemctl restart {SLURM}")

@@ -103,7 +103,8 @@ def test_an_rpm_installs_refuses_to_go_while_slurm_names_it_and_goes(rpms, tmp_p
     """By rpm itself, whose scriptlets run in the host's tree; a Debian, since it is what is here."""
     with BareHost("bookworm", tmp_path) as host:
         host.run("apt-get -q -y install python3 lua-posix")
-        rpm = ["rpm", "--root", str(host.root), "--nodeps"]
+        # rpm looks at every descriptor that it might have before each scriptlet
+        rpm = ["prlimit", "--nofile=1024", "rpm", "--root", str(host.root), "--nodeps"]
         subprocess.run([*rpm, "-i", *rpms.values()], check=True)
         assert "gsub" in host.run("gsub --version").stdout
         assert "(gsub)" in host.run("id gsub").stdout
