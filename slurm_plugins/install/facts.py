@@ -164,9 +164,14 @@ class Facts:
         return tuple(hosts)
 
 
-def slurm_env(layout: Layout) -> dict[str, str]:
-    """What makes Slurm's commands speak of the cluster that is meant, in English."""
-    return {"SLURM_CONF": str(layout.slurm_conf), "LC_ALL": "C"}
+def slurm_env(host: Host, layout: Layout) -> dict[str, str]:
+    """What makes Slurm's commands speak of the cluster that is meant, in English.
+
+    A slurm.conf that is not there is not named: commands wait a minute for it to appear, and on a configless host
+    find theirs by themselves.
+    """
+    there = host.stat(layout.slurm_conf) is not None
+    return {"LC_ALL": "C"} | ({"SLURM_CONF": str(layout.slurm_conf)} if there else {})
 
 
 def units_of(roles: Iterable[Role]) -> tuple[str, ...]:
@@ -189,7 +194,7 @@ def roles_of(host: Host, layout: Layout) -> frozenset[Role]:
     facts = Facts(host.name, host.euid(), conf, original)
     if any(name.split(".")[0] == host.name for name, _ in facts.controllers()):
         found.add("controller")
-    if original and host.run(["scontrol", "show", "aliases", host.name], env=slurm_env(layout)).out.strip():
+    if original and host.run(["scontrol", "show", "aliases", host.name], env=slurm_env(host, layout)).out.strip():
         found.add("node")
     if not found:
         raise NoRoleError(
@@ -252,7 +257,7 @@ def gather(
     conf, original, problem = confs(host, wish.layout)
     paths = {*paths, *(conf.files if conf else ())}
     seen = {path: _seen(host, path, follow=not own) for path in paths}
-    release = host.run(["scontrol", "--version"], env=slurm_env(wish.layout)).out.strip()
+    release = host.run(["scontrol", "--version"], env=slurm_env(host, wish.layout)).out.strip()
     hooks = [value for key in ("Prolog", "Epilog") for value in (original.values(key) if original else ())]
     parents = {Path(value).parent for value in hooks if value.startswith("/")}
     units = units_of(wish.roles)
@@ -315,5 +320,5 @@ def _nodes(conf: SlurmConf | None) -> tuple[str, ...]:
 
 
 def _running(host: Host, layout: Layout) -> bool:
-    said = host.run(["scontrol", "ping"], env=slurm_env(layout))
+    said = host.run(["scontrol", "ping"], env=slurm_env(host, layout))
     return bool(re.search(r"\bUP\b", said.out))

@@ -46,7 +46,7 @@ class Run:
 
     def slurm(self, *argv: str, timeout: float = 30.0) -> Ran:
         """Run a command of Slurm's, for the cluster that is meant."""
-        return self.host.run(argv, timeout=timeout, env=slurm_env(self.layout))
+        return self.host.run(argv, timeout=timeout, env=slurm_env(self.host, self.layout))
 
 
 def notice(run: Run) -> None:

@@ -115,7 +115,7 @@ def _signs(wish: Wish, facts: Facts) -> tuple[str, ...]:
 
 def _named(host: Host, wish: Wish, facts: Facts) -> bool:
     """Whether Slurm still runs what is ours here: as slurmctld says, and as this host's own slurm.conf does."""
-    said = host.run(["scontrol", "show", "config"], env=slurm_env(wish.layout))
+    said = host.run(["scontrol", "show", "config"], env=slurm_env(host, wish.layout))
     own = [value for key in HOOKS for value in facts.now(key)]
     return any(sign in text for sign in _signs(wish, facts) for text in (said.out, *own))
 
