@@ -98,10 +98,12 @@ def apply(
         around.say(step.line())
         try:
             _one(step, run)
-        except (StepError, HostError) as error:
+        except (StepError, HostError, KeyboardInterrupt) as error:
             remedy = error.remedy if isinstance(error, StepError) else ""
-            back = _fail(run, step, str(error))
-            return Done(count, step.line(), str(error), remedy, back, tuple(run.left), tuple(run.notes))
+            # ^C between a change and its proof, too: what was not proven must not stay.
+            why = str(error) or "it was interrupted"
+            back = _fail(run, step, why)
+            return Done(count, step.line(), why, remedy, back, tuple(run.left), tuple(run.notes))
         count += 1
     return Done(count, notes=tuple(run.notes))
 

@@ -194,7 +194,10 @@ def roles_of(host: Host, layout: Layout) -> frozenset[Role]:
     facts = Facts(host.name, host.euid(), conf, original)
     if any(name.split(".")[0] == host.name for name, _ in facts.controllers()):
         found.add("controller")
-    if original and host.run(["scontrol", "show", "aliases", host.name], env=slurm_env(host, layout)).out.strip():
+    if (
+        original
+        and host.run(["scontrol", "show", "aliases", host.name], env=slurm_env(host, layout)).out.strip()
+    ):
         found.add("node")
     if not found:
         raise NoRoleError(

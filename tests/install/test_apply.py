@@ -128,6 +128,22 @@ def test_what_cannot_be_proven_is_taken_back(breaks, words):
     assert here.install(BOTH, nodes_ready=True).ok
 
 
+def test_interrupted_before_the_proof_it_is_taken_back():
+    here = place("hooks")
+    before = here.text()
+
+    def interrupt(*_: object) -> Ran:
+        here.host.answer("scontrol reconfigure", lambda *_: here._reconfigure())
+        raise KeyboardInterrupt
+
+    here.host.answer("scontrol reconfigure", interrupt)
+    done = here.install(BOTH, nodes_ready=True)
+    assert done.why == "it was interrupted"
+    assert done.back
+    assert here.text() == before
+    assert here.host.read(LUA) is None
+
+
 def test_submissions_that_fail_afterwards_take_it_back():
     here = place("rules")
 

@@ -115,4 +115,5 @@ class Client:
         self.parked.touch()
 
 
-Client(Path(sys.argv[1]), sys.argv[2]).go()
+if __name__ == "__main__":
+    Client(Path(sys.argv[1]), sys.argv[2]).go()
