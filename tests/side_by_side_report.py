@@ -44,6 +44,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item.nodeid in asked]
 
 
+_write = os.write
+"""As it is before any test replaces it: a test's report is written before its replacements are taken back."""
+
+
 class _Report:
     """Writes the lines. Each is one write, so that whoever reads meanwhile sees whole ones."""
 
@@ -51,7 +55,7 @@ class _Report:
         self._fd = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def _say(self, **what: str | int) -> None:
-        os.write(self._fd, json.dumps(what).encode() + b"\n")
+        _write(self._fd, json.dumps(what).encode() + b"\n")
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:

@@ -47,3 +47,11 @@ def test_the_commands_run(acting: Acting) -> None:
                 assert said.strip() == "Operator"
     finally:
         cluster.write_site(text)
+        in_force(acting)
+
+
+def in_force(acting: Acting) -> None:
+    """Wait until gsub-act enforces again: it looks at the site file once a second."""
+    job = acting.waiting()
+    acting.wait(lambda: acting.ask("hold", job)["result"] == "done")
+    assert acting.ask("release", job)["result"] == "done"

@@ -127,8 +127,9 @@ def test_what_is_held_is_released_although_the_disk_is_full(tmp_path, monkeypatc
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "write", full)
-    world.wait(185)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        world.wait(185)
     assert not world.slurm.jobs["7"].held
     assert len(world.slurm.acts) == 2
 
