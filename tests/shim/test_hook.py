@@ -48,7 +48,9 @@ def test_the_documents_settings_are_settings(shim: Shim) -> None:
 
 
 def test_a_filter_of_the_sites_own_calls_ours(shim: Shim) -> None:
-    text = blocks()[2].replace("/usr/libexec/gsub", str(SHIM))
+    copy = '"/etc/slurm/gsub_cli_filter.lua"'
+    assert copy in blocks()[2]
+    text = blocks()[2].replace(copy, f'"{SHIM / "cli_filter.lua"}"')
     text += "return slurm.SUCCESS\n"
     options = {"type": "sbatch", "gpus": "2", "requeue": "requeue"}
     reply = shim.order("filter", text=text, components=[options], env={})
