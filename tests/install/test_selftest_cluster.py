@@ -374,6 +374,7 @@ def hears_sigint() -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name)
 def test_an_end_in_the_middle_leaves_no_job(cluster, number):
     words = ["gsub", "admin", "selftest", "--partition=gpu", "--yes", "--user=user1"]
+    wait_for(lambda: not queued(cluster))  # else what was there before would be taken for its first job
     process = cluster.popen(
         [*words, "--only=cancelled", "--only=decision"], start_new_session=True, preexec_fn=hears_sigint
     )
