@@ -19,7 +19,7 @@ from slurm_plugins.act.desk import OFF
 from slurm_plugins.act.slurm import Commands, Whom
 from slurm_plugins.service.errors import StartError
 from slurm_plugins.service.look import slurm_environment
-from slurm_plugins.service.peers import uid_of
+from slurm_plugins.service.peers import allowed_uids
 from slurm_plugins.service.site_watch import SiteFile
 
 __all__ = ["main"]
@@ -113,21 +113,13 @@ def _group_of(user: str) -> str:
 
 
 def _options(arguments: argparse.Namespace, site: SiteFile) -> Options:
-    allowed = set()
-    for name in arguments.allow_uid:
-        uid = uid_of(name)
-        if uid is None:
-            raise StartError(
-                f"--allow-uid {name}", "there is no such user here", "give a login name or a uid"
-            )
-        allowed.add(uid)
     off = arguments.off or (OFF if site.path is None else site.path.absolute().parent / OFF.name)
     return Options(
         socket=arguments.socket.absolute(),
         state=arguments.state.absolute(),
         off=off.absolute(),
         group=arguments.group or _group_of(site.taken.site.service.user),
-        callers=frozenset(allowed),
+        callers=allowed_uids(arguments.allow_uid),
     )
 
 

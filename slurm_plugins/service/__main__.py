@@ -17,7 +17,7 @@ from site_configs.site import SiteError, find_site
 from slurm_plugins.service.daemon import Daemon, Options
 from slurm_plugins.service.errors import StartError
 from slurm_plugins.service.keeping import Keep
-from slurm_plugins.service.peers import uid_of
+from slurm_plugins.service.peers import allowed_uids
 from slurm_plugins.service.polling import EVERY
 from slurm_plugins.service.site_watch import SiteFile
 
@@ -118,14 +118,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _options(arguments: argparse.Namespace, site: SiteFile) -> Options:
-    allowed = set()
-    for name in arguments.allow_uid:
-        uid = uid_of(name)
-        if uid is None:
-            raise StartError(
-                f"--allow-uid {name}", "there is no such user here", "give a login name or a uid"
-            )
-        allowed.add(uid)
     socket = arguments.socket or Path(site.taken.site.service.socket)
     return Options(
         socket=socket.absolute(),
@@ -133,7 +125,7 @@ def _options(arguments: argparse.Namespace, site: SiteFile) -> Options:
         group=arguments.group,
         listen=_address("--listen", arguments.listen, METRICS),
         keep=_keep(arguments),
-        allowed=frozenset(allowed),
+        allowed=allowed_uids(arguments.allow_uid),
         poll=arguments.poll,
     )
 

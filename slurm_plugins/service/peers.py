@@ -9,7 +9,9 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["Peer", "Peers", "uid_of"]
+from slurm_plugins.service.errors import StartError
+
+__all__ = ["Peer", "Peers", "allowed_uids", "uid_of"]
 
 _UCRED = struct.Struct("3i")  # pid, uid, gid; uid is unsigned in the kernel
 
@@ -36,6 +38,19 @@ def uid_of(name: str) -> int | None:
         return pwd.getpwnam(name).pw_uid
     except KeyError:
         return None
+
+
+def allowed_uids(names: Iterable[str]) -> frozenset[int]:
+    """Those of the option --allow-uid. Raises StartError: there is no such user."""
+    allowed = set()
+    for name in names:
+        uid = uid_of(name)
+        if uid is None:
+            raise StartError(
+                f"--allow-uid {name}", "there is no such user here", "give a login name or a uid"
+            )
+        allowed.add(uid)
+    return frozenset(allowed)
 
 
 class Peers:
