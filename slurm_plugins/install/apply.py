@@ -23,7 +23,6 @@ from slurm_plugins.install.steps import (
     Answer,
     Command,
     Folder,
-    Link,
     Owner,
     Programs,
     Prove,
@@ -111,7 +110,7 @@ def apply(
 def _one(step: Step, run: Run) -> None:
     """One step, written down before and after."""
     match step:
-        case Folder() | Put() | Link() | Remove():
+        case Folder() | Put() | Remove():
             follow = isinstance(step, Folder | Put)
             before = run.journal.keep(step.path, follow=follow)
             if isinstance(step, Put) and step.before is not None and before.kind != "file":
@@ -135,14 +134,12 @@ def _one(step: Step, run: Run) -> None:
     run.journal.add("proven" if isinstance(step, Prove) else "done", step.line())
 
 
-def _after(step: Folder | Put | Link | Remove) -> State:
+def _after(step: Folder | Put | Remove) -> State:
     match step:
         case Folder():
             return State("folder", mode=step.mode)
         case Put():
             return State("file", hashlib.sha256(step.content).hexdigest(), step.mode)
-        case Link():
-            return State("link", target=step.target)
         case Remove():
             return ABSENT
 
@@ -171,8 +168,6 @@ def _do(step: Step, run: Run) -> None:
                     raise StepError(f"{step.path} was changed by somebody meanwhile", "run this again")
             uid, gid = _numbers(step.owner, host)
             host.write(step.path, step.content, mode=step.mode, uid=uid, gid=gid)
-        case Link():
-            host.link(step.path, step.target)
         case Remove():
             found = host.stat(step.path)
             if not step.folder or (found is not None and not host.names(step.path)):

@@ -14,7 +14,6 @@ __all__ = [
     "Answer",
     "Command",
     "Folder",
-    "Link",
     "Owner",
     "Programs",
     "Prove",
@@ -89,19 +88,6 @@ class Put:
         """What is done, on one line."""
         word = "write" if self.before is None else "change" if self.before != self.content else "set right"
         return f"{word} {self.path} ({self.mode:04o}, {self.owner})"
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A symbolic link."""
-
-    path: Path
-    target: str
-    why: str = ""
-
-    def line(self) -> str:
-        """What is done, on one line."""
-        return f"link {self.path} -> {self.target}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,5 +228,5 @@ class Prove:
 
 
 Step: TypeAlias = (
-    Folder | Put | Link | Touch | Remove | Command | Answer | Programs | Rehearse | Reconfigure | Wait | Prove
+    Folder | Put | Touch | Remove | Command | Answer | Programs | Rehearse | Reconfigure | Wait | Prove
 )
