@@ -16,6 +16,8 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from profiler.findings import Finding
+
 VERSION = 1
 
 # Bounds hold for what is decoded: a record comes over the network.
@@ -237,7 +239,23 @@ class NodeEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag="node_event
     v: Literal[1] = 1
 
 
-Record: TypeAlias = JobStarted | JobEnded | JobUsage | JobSeries | NodeEvent
+class JobFinding(msgspec.Struct, frozen=True, omit_defaults=True, tag="job_finding", tag_field="kind"):
+    """What an ended job's logs say of its failure, as its batch host read them with the user's rights.
+
+    The highest `serial` counts. The service joins it with Slurm's word and the nodes' evidence to a verdict.
+    """
+
+    id: _Id
+    cluster: _Word
+    node: _Node
+    at: _Time
+    job: JobRef
+    finding: Finding
+    serial: _Count = 1
+    v: Literal[1] = 1
+
+
+Record: TypeAlias = JobStarted | JobEnded | JobUsage | JobSeries | JobFinding | NodeEvent
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
@@ -267,7 +285,7 @@ def identity(record: Record) -> tuple[object, ...]:
     return (kind, record.cluster, record.job.job_id, record.job.restarts, record.node)
 
 
-PRIORITY = {"job_ended": 0, "job_started": 0, "job_usage": 1, "node_event": 2, "job_series": 3}
+PRIORITY = {"job_ended": 0, "job_started": 0, "job_usage": 1, "job_finding": 1, "node_event": 2, "job_series": 3}
 """Which records are given up first when there is no room: the highest number. Summaries outlive series."""
 
 
