@@ -285,7 +285,14 @@ def identity(record: Record) -> tuple[object, ...]:
     return (kind, record.cluster, record.job.job_id, record.job.restarts, record.node)
 
 
-PRIORITY = {"job_ended": 0, "job_started": 0, "job_usage": 1, "job_finding": 1, "node_event": 2, "job_series": 3}
+PRIORITY = {
+    "job_ended": 0,
+    "job_started": 0,
+    "job_usage": 1,
+    "job_finding": 1,
+    "node_event": 2,
+    "job_series": 3,
+}
 """Which records are given up first when there is no room: the highest number. Summaries outlive series."""
 
 
