@@ -6,10 +6,11 @@ utilisation per cent; None is "not known". A reader passes over fields that it d
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
+from profiler.findings import Finding, Source
 from profiler.records import GpuSeries, GpuUse, HostUse, JobRef, NodeEvent
 
 
@@ -167,20 +168,84 @@ class Events(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why an attempt at a job failed, as far as is known."""
+    """Why an attempt at a job failed, as far as is known: what its logs, Slurm and its nodes say, put together.
+
+    `source` is who could have written what decided: root (Slurm, the kernel, NVML), or the user, whose logs they are.
+    `state` is Slurm's word, absent where it gave none. `gpu_seconds` is what the attempt held: GPUs asked for, times
+    its run time. `at`: when it ended.
+    """
 
     cluster: str
     job_id: int
     restarts: int
-    reason: str
-    confidence: float | None = None
-    evidence: str = ""
-    source: Literal["root", "user"] = "user"
+    finding: Finding
+    source: Source = "user"
     at: float | None = None
+    state: str | None = None
+    gpu_seconds: float | None = None
 
 
 class Verdicts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A page of verdicts, the latest first."""
+    """A page of verdicts, the last to end first."""
 
     verdicts: tuple[Verdict, ...]
     next: str | None = None
+
+
+class Similar(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Other failures of the same user that look like this one, since `days` days before it.
+
+    `by` says in what they are alike: the evidence ("fingerprint"), or only reason and job name ("reason"). `last_job`
+    is the last of them and `last_at` its end, `jobs` names the last few. `passed_after` counts runs of the same job
+    name that ended well and started after the last of these failures, this one among them; a lower bound for a user
+    with thousands of jobs since.
+    """
+
+    count: int
+    days: int
+    last_job: str
+    last_at: float
+    passed_after: int
+    jobs: tuple[str, ...] = ()
+    by: Literal["fingerprint", "reason"] = "fingerprint"
+
+
+class VerdictAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why an attempt failed, and what is known of failures like it. Without a verdict: none is known (yet)."""
+
+    job: JobSummary
+    verdict: Verdict | None = None
+    similar: Similar | None = None
+
+
+class DecisionAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What gsub decided when the job was submitted, and how the job was found; None: not known, or not there.
+
+    Both are lines of gsubd's journal, as docs/service.md has them.
+    """
+
+    job: JobSummary
+    decision: dict[str, Any] | None = None
+    joined: dict[str, Any] | None = None
+
+
+class ReasonRow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One reason over a span of time: failed attempts, their jobs and users, what they held of GPUs.
+
+    `gpu_seconds` sums GPUs asked for times run time; `runtime_p50` is the median run time to the failure.
+    """
+
+    reason: str
+    attempts: int
+    jobs: int
+    users: int
+    gpu_seconds: float = 0.0
+    runtime_p50: float | None = None
+
+
+class Reasons(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why attempts failed that ended from `since` on and before `until`: the costliest reason first."""
+
+    reasons: tuple[ReasonRow, ...]
+    since: float
+    until: float
