@@ -1,0 +1,143 @@
+"""Every code by which Slurm says why a job waits becomes a sentence; what is known besides is told with it."""
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from gsub.waiting import REASONS, limit_sentence, meaning, waiting
+from slurm_plugins.client.parse import tres
+from slurm_plugins.client.states import JobState, NodeState
+from slurm_plugins.client.values import Job, Node
+
+# All names of job_state_reason.c and of 22.05's slurm_protocol_defs.c that a limit's scheme makes
+LIMITS = tuple(
+    """
+QOSGrpCpuLimit QOSGrpCPUMinutesLimit QOSGrpCPURunMinutesLimit QOSGrpJobsLimit QOSGrpMemLimit QOSGrpNodeLimit
+QOSGrpSubmitJobsLimit QOSGrpWallLimit QOSMaxCpuPerJobLimit QOSMaxCpuMinutesPerJobLimit QOSMaxNodePerJobLimit
+QOSMaxWallDurationPerJobLimit QOSMaxCpuPerUserLimit QOSMaxJobsPerUserLimit QOSMaxNodePerUserLimit
+QOSMaxSubmitJobPerUserLimit QOSMinCpuNotSatisfied AssocGrpCpuLimit AssocGrpCPUMinutesLimit
+AssocGrpCPURunMinutesLimit AssocGrpJobsLimit AssocGrpMemLimit AssocGrpNodeLimit AssocGrpSubmitJobsLimit
+AssocGrpWallLimit AssocMaxJobsLimit AssocMaxCpuPerJobLimit AssocMaxCpuMinutesPerJobLimit AssocMaxNodePerJobLimit
+AssocMaxWallDurationPerJobLimit AssocMaxSubmitJobLimit AssocGrpUnknown AssocGrpUnknownMinutes
+AssocGrpUnknownRunMinutes AssocMaxUnknownPerJob AssocMaxUnknownPerNode AssocMaxUnknownMinutesPerJob
+AssocMaxCpuPerNode AssocGrpMemMinutes AssocGrpMemRunMinutes AssocMaxMemPerJob AssocMaxMemPerNode
+AssocMaxMemMinutesPerJob AssocGrpNodeMinutes AssocGrpNodeRunMinutes AssocMaxNodeMinutesPerJob AssocGrpEnergy
+AssocGrpEnergyMinutes AssocGrpEnergyRunMinutes AssocMaxEnergyPerJob AssocMaxEnergyPerNode
+AssocMaxEnergyMinutesPerJob AssocGrpGRES AssocGrpGRESMinutes AssocGrpGRESRunMinutes AssocMaxGRESPerJob
+AssocMaxGRESPerNode AssocMaxGRESMinutesPerJob AssocGrpLicense AssocGrpLicenseMinutes AssocGrpLicenseRunMinutes
+AssocMaxLicensePerJob AssocMaxLicenseMinutesPerJob AssocGrpBB AssocGrpBBMinutes AssocGrpBBRunMinutes
+AssocMaxBBPerJob AssocMaxBBPerNode AssocMaxBBMinutesPerJob QOSGrpUnknown QOSGrpUnknownMinutes
+QOSGrpUnknownRunMinutes QOSMaxUnknownPerJob QOSMaxUnknownPerNode QOSMaxUnknownPerUser QOSMaxUnknownMinutesPerJob
+QOSMinUnknown QOSMaxCpuPerNode QOSGrpMemoryMinutes QOSGrpMemoryRunMinutes QOSMaxMemoryPerJob QOSMaxMemoryPerNode
+QOSMaxMemoryPerUser QOSMaxMemoryMinutesPerJob QOSMinMemory QOSGrpNodeMinutes QOSGrpNodeRunMinutes
+QOSMaxNodeMinutesPerJob QOSMinNode QOSGrpEnergy QOSMaxEnergyPerUser QOSMinEnergy QOSGrpGRES QOSGrpGRESMinutes
+QOSGrpGRESRunMinutes QOSMaxGRESPerJob QOSMaxGRESPerNode QOSMaxGRESPerUser QOSMaxGRESMinutesPerJob QOSMinGRES
+QOSGrpLicense QOSMaxLicensePerUser QOSMinLicense QOSGrpBB QOSMaxBBPerUser QOSMinBB MaxBBPerAccount
+MaxCpuPerAccount MaxEnergyPerAccount MaxGRESPerAccount MaxNodePerAccount MaxLicensePerAccount MaxMemoryPerAccount
+MaxUnknownPerAccount MaxJobsPerAccount MaxSubmitJobsPerAccount AssocGrpBilling AssocGrpBillingMinutes
+AssocGrpBillingRunMinutes AssocMaxBillingPerJob AssocMaxBillingPerNode AssocMaxBillingMinutesPerJob QOSGrpBilling
+QOSGrpBillingMinutes QOSGrpBillingRunMinutes QOSMaxBillingPerJob QOSMaxBillingPerNode QOSMaxBillingPerUser
+QOSMaxBillingMinutesPerJob MaxBillingPerAccount QOSMinBilling
+""".split()  # noqa: SIM905 - a list of 140 strings is no better to read
+)
+
+NOW = datetime(2026, 11, 22, 12, 0, tzinfo=timezone.utc)
+
+
+def pending(**changes: object) -> Job:
+    known: dict[str, object] = {
+        "id": 7,
+        "name": "train",
+        "user": "ada",
+        "state": JobState.PENDING,
+        "partition": "gpu",
+        "priority": 100,
+        "reason": "Priority",
+        "submitted": NOW - timedelta(minutes=10),
+    }
+    return Job(**(known | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("code", LIMITS)
+def test_a_limit_says_whose_it_is_and_of_what(code: str) -> None:
+    told = limit_sentence(code)
+    assert told is not None, code
+    sentence = told[0]
+    assert ("QOS" in sentence) == (not code.startswith("Assoc")), sentence
+    assert "not known" not in meaning(code)[0]
+
+
+def test_a_limit_in_words() -> None:
+    assert meaning("QOSMaxGRESPerUser")[0].endswith("at most so many GPUs or other GRES of one user")
+    assert "of all its jobs together" in meaning("AssocGrpGRES")[0]
+    assert "x minutes of what runs of all its jobs" in meaning("AssocGrpCPURunMinutesLimit")[0]
+    assert meaning("QOSMaxWallDurationPerJobLimit")[1] == "ask for less: run time"
+    assert "at least so many" in meaning("QOSMinGRES")[0]
+
+
+def test_no_code_of_a_scheme_stands_in_the_table() -> None:
+    assert not [code for code in REASONS if limit_sentence(code)]
+
+
+@pytest.mark.parametrize("code", ["Flummoxed", "AssocGrp", "QOSMaxBananasPerUser", "\x1b[31mEvil"])
+def test_what_is_not_known_is_said_as_it_is(code: str) -> None:
+    sentence, advice = meaning(code)
+    assert "not known here" in sentence and advice == "ask the site" and "\x1b" not in sentence
+
+
+def test_others_with_a_higher_priority_are_counted() -> None:
+    queue = [pending(id=n, priority=p) for n, p in ((8, 200), (9, 150), (10, 50))]
+    queue += [pending(id=11, priority=900, partition="cpu"), pending(id=12, priority=0, reason="JobHeldUser")]
+    wait = waiting(pending(), NOW, [*queue, pending()])
+    assert "2 waiting jobs of its partition have a higher priority" in wait.facts
+    assert "it waits since 10 min" in wait.facts
+
+
+def test_what_is_free_is_told_where_slurm_tells_it() -> None:
+    def node(name: str, used: int, **more: object) -> Node:
+        known: dict[str, object] = {
+            "name": name,
+            "state": NodeState.MIXED,
+            "gres": tres("gres/gpu=8"),
+            "tres": tres("cpu=64,gres/gpu=8"),
+            "tres_allocated": tres(f"gres/gpu={used}"),
+            "cpus_allocated": 1,
+            "partitions": ("gpu",),
+        }
+        return Node(**(known | more))  # type: ignore[arg-type]
+
+    job = pending(reason="Resources", num_nodes=2, gpus=16)
+    nodes = [node("n1", 3), node("n2", 8), node("n3", 0, flags=frozenset({"DRAIN"}))]
+    facts = waiting(job, NOW, (), nodes).facts
+    assert (
+        "it asks for 16 GPUs on 2 nodes; free now: 5 of 24 GPUs, at most 5 on one node; 1 node cannot be used"
+        in facts
+    )
+    untold = [node("n1", 3, tres_allocated=tres("cpu=1"), tres=tres("cpu=64"))]
+    assert not [fact for fact in waiting(job, NOW, (), untold).facts if "free now" in fact]
+
+
+def test_the_wait_for_switches_is_counted_down() -> None:
+    job = pending(switches=1, switches_wait=1800, eligible=NOW - timedelta(minutes=10))
+    assert "it wants 1 switch at most, and waits for that 20 min more at most" in waiting(job, NOW).facts
+    late = waiting(job, NOW + timedelta(hours=1)).facts
+    assert any("is over, any will do now" in fact for fact in late)
+
+
+def test_an_estimate_is_said_to_be_one() -> None:
+    job = pending(reason="Resources", start=NOW + timedelta(hours=2))
+    assert any(
+        fact.startswith("Slurm's estimate: it starts ") and fact.endswith("in 2 h")
+        for fact in waiting(job, NOW).facts
+    )
+    assert not any("estimate" in fact for fact in waiting(pending(start=NOW - timedelta(1)), NOW).facts)
+
+
+def test_nodes_that_are_not_there_are_named() -> None:
+    wait = waiting(pending(reason="ReqNodeNotAvail, UnavailableNodes:n[3-4]"), NOW)
+    assert "UnavailableNodes:n[3-4]" in wait.facts and "down, drained" in wait.sentence
+
+
+def test_a_dependency_that_cannot_be_met_names_the_command() -> None:
+    wait = waiting(pending(reason="DependencyNeverSatisfied", dependency="afterok:5(failed)"), NOW)
+    assert "dependency: afterok:5(failed)" in wait.facts and "gsub cancel 7" in wait.advice
