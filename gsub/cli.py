@@ -19,6 +19,7 @@ COMMANDS: Final = {
     "watch": "follow a job: its states, its output",
     "status": "my jobs",
     "cancel": "cancel jobs",
+    "why": "why a job waits or failed, in one sentence with its evidence; --log looks at log files alone",
     "usage": "how a job uses its GPUs, CPUs and memory, while it runs and after",
     "admin": "for a site's administrators: install, doctor, mode, the store of records",
 }

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 from gsub.errors import USAGE, UserError
 
 if TYPE_CHECKING:
-    from profiler.answers import Jobs, Series, Usage
+    from profiler.answers import DecisionAnswer, Jobs, Series, Usage, VerdictAnswer
     from profiler.sealed import Service, ServiceError
     from site_configs.site_model import Site
 
@@ -74,6 +74,18 @@ class Records:
         from profiler.answers import Series
 
         return self._decoded(self.body("series", job, restarts, node), Series)
+
+    def verdict(self, job: str, restarts: int | None = None) -> VerdictAnswer:
+        """Why a job failed, as far as the service knows, and what failures like it taught."""
+        from profiler.answers import VerdictAnswer
+
+        return self._decoded(self.body("verdict", job, restarts), VerdictAnswer)
+
+    def decision(self, job: str, restarts: int | None = None) -> DecisionAnswer:
+        """What gsub decided when the job was submitted."""
+        from profiler.answers import DecisionAnswer
+
+        return self._decoded(self.body("decision", job, restarts), DecisionAnswer)
 
     def jobs(self, **query: str | int | float) -> Jobs:
         """A page of jobs, the last to start first; with `ended_since` the last to end."""

@@ -1,0 +1,198 @@
+"""`gsub why --log`: what log files say of a failure. Needs neither Slurm nor the service."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gsub.errors import FAILED, USAGE, UserError
+from gsub.term import is_terminal, one_line
+
+if TYPE_CHECKING:
+    from prolog_epilog.failures.classify import Ended
+    from prolog_epilog.failures.text import LogText
+
+    from profiler.findings import Evidence, Finding
+
+__all__ = ["Looked", "certainty", "ended_as", "facts", "look", "sentences", "where", "why_logs"]
+
+_STATES: Final = frozenset(
+    {
+        *(
+            "BOOT_FAIL",
+            "CANCELLED",
+            "COMPLETED",
+            "COMPLETING",
+            "CONFIGURING",
+            "DEADLINE",
+            "FAILED",
+            "NODE_FAIL",
+        ),
+        *(
+            "OUT_OF_MEMORY",
+            "PENDING",
+            "PREEMPTED",
+            "REQUEUED",
+            "RESIZING",
+            "REVOKED",
+            "RUNNING",
+            "SPECIAL_EXIT",
+        ),
+        *("STOPPED", "SUSPENDED", "TIMEOUT"),
+    }
+)
+"""Slurm's states and flags of ended jobs, as sacct and squeue write them (22.05 to 26.05)."""
+_EXIT: Final = re.compile(r"(\d{1,3})(?::(\d{1,3}))?")
+_SURE: Final = ((0.85, "surely"), (0.6, "probably"), (0.0, "perhaps"))
+
+
+def ended_as(state: str | None, exit_code: str | None) -> Ended:
+    """How a run ended, as the user says. Raises UserError for words that are none of Slurm's."""
+    from prolog_epilog.failures.classify import Ended
+
+    word = None
+    if state is not None:
+        # sacct: "CANCELLED by 1000", "CANCELLED+"
+        word = state.strip().upper().partition(" ")[0].rstrip("+")
+        if word not in _STATES:
+            raise UserError(
+                f"{state!r} is no state of a job",
+                fix="give it as sacct does: FAILED, TIMEOUT, OUT_OF_MEMORY, CANCELLED, NODE_FAIL, PREEMPTED, COMPLETED",
+                exit_code=USAGE,
+            )
+    code = signal = None
+    if exit_code is not None:
+        found = _EXIT.fullmatch(exit_code.strip())
+        if not found or int(found[1]) > 255 or int(found[2] or 0) > 127:
+            raise UserError(
+                f"{exit_code!r} is no exit code",
+                fix="give 0 to 255, or Slurm's pair like 0:9",
+                exit_code=USAGE,
+            )
+        code = int(found[1])
+        signal = int(found[2]) or None if found[2] else None
+    return Ended(word, code, signal)
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What was found in `file` (several: the ranks of one job); `unread` says why it could not be read, else ""."""
+
+    file: str
+    finding: Finding
+    unread: str = ""
+
+
+def why_logs(files: Sequence[str], ended: Ended, *, together: bool, as_json: bool) -> int:
+    """Classify and print; returns the exit code: 1 where a file could not be read."""
+    code = 0
+    terminal = is_terminal(sys.stdout)
+    for place, looked in enumerate(look(files, ended, together=together)):
+        if as_json:
+            print(json.dumps(facts(looked)), flush=True)
+        else:
+            if place:
+                print()
+            print("\n".join(sentences(looked, heading=len(files) > 1 or terminal)), flush=True)
+        if looked.unread:
+            code = FAILED
+            print(f"gsub: cannot read {one_line(looked.file)}: {one_line(looked.unread)}", file=sys.stderr)
+    return code
+
+
+def look(files: Sequence[str], ended: Ended, *, together: bool = False) -> Iterator[Looked]:
+    """Each file's finding; with `together` one of them all."""
+    from prolog_epilog.failures.classify import classify
+
+    if not together:
+        for file in files:
+            log, unread = _read(file)
+            yield Looked(file, classify([log] if log else [], ended), unread)
+        return
+    read = [_read(file) for file in files]
+    logs = [log for log, _ in read if log]
+    unread = "; ".join(f"{file}: {why}" for file, (_, why) in zip(files, read, strict=True) if why)
+    yield Looked(", ".join(files), classify(logs, ended), unread)
+
+
+def _read(file: str) -> tuple[LogText | None, str]:
+    """A log's text, or why there is none."""
+    from prolog_epilog.failures.reading import Unseen, read_log, read_stream
+
+    if file == "-":
+        found = read_stream(sys.stdin.buffer if sys.stdin is not None else None, "-")
+    else:
+        found = read_log(os.path.expanduser(file))  # noqa: PTH111 - a Path would change the name that is shown
+    return (None, found.why) if isinstance(found, Unseen) else (found, "")
+
+
+def facts(looked: Looked) -> dict[str, object]:
+    """The finding for `--json`: the keys that programs rely on first."""
+    finding = looked.finding
+    first = finding.evidence[0] if finding.evidence else None
+    told: dict[str, object] = {
+        "file": looked.file,
+        "reason": finding.reason,
+        "confidence": round(finding.confidence, 3),
+        "evidence": first.text if first else None,
+        "line": first.line if first else None,
+        "tier": finding.tier,
+        "advice": finding.advice or None,
+        "signature": finding.signature or None,
+        "rank": finding.rank,
+        "node": finding.node or None,
+        "more": [_more(one) for one in finding.evidence[1:]],
+        "unseen": [*finding.unseen, *([looked.unread] if looked.unread else [])],
+        "remarks": list(finding.remarks),
+    }
+    if first is not None and first.line is None and first.from_end is not None:
+        told["from_end"] = first.from_end
+    return told
+
+
+def _more(one: Evidence) -> dict[str, object]:
+    return {"file": one.file or None, "line": one.line, "text": one.text, "rank": one.rank, "what": one.what}
+
+
+def sentences(looked: Looked, *, heading: bool = False) -> list[str]:
+    """The finding as a person reads it."""
+    from prolog_epilog.failures.taxonomy import NO_SIGNATURE, NONE, REASONS
+
+    finding = looked.finding
+    lines = [one_line(looked.file)] if heading else []
+    if finding.reason == NONE:
+        lines.append("  it ended well: there is no failure to explain")
+    elif finding.reason == NO_SIGNATURE:
+        lines.append("  nothing is known here that says why it failed (no_signature)")
+    else:
+        lines.append(f"  {finding.reason}, {certainty(finding)}: {REASONS[finding.reason].about}")
+    lines += [f"    {where(one)}{one_line(one.text)}" for one in finding.evidence[:4]]
+    if finding.rank is not None or finding.node:
+        first = [f"rank {finding.rank}"] if finding.rank is not None else []
+        first += [f"on {finding.node}"] if finding.node else []
+        lines.append(f"  first to fail: {one_line(' '.join(first))}")
+    if finding.advice:
+        lines.append(f"  try: {one_line(finding.advice)}")
+    lines += [f"  note: {one_line(remark)}" for remark in finding.remarks]
+    lines += [f"  not seen: {one_line(gap)}" for gap in finding.unseen]
+    return lines
+
+
+def certainty(finding: Finding) -> str:
+    """A confidence in a word."""
+    return next(word for least, word in _SURE if finding.confidence >= least)
+
+
+def where(one: Evidence) -> str:
+    """Where a line of evidence stands: `train.log:17: `, or by whom it was said."""
+    if not one.file:
+        return f"{one_line(one.what)}: "
+    name = one_line(one.file.rpartition("/")[2])
+    if one.line is not None:
+        return f"{name}:{one.line}: "
+    return f"{name}, line {one.from_end} from its end: " if one.from_end is not None else f"{name}: "

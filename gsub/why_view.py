@@ -1,0 +1,263 @@
+"""What is known of a job as a person reads it: what became of it, why, what to do; and as one JSON object."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from gsub.term import one_line
+from gsub.waiting import Wait
+from gsub.why_log import certainty, where
+from profiler.answers import DecisionAnswer, JobSummary, Similar, Usage, Verdict
+from profiler.receipt import ENDED, headline, receipt
+from profiler.wording import shown_id, span
+from prolog_epilog.failures.taxonomy import NO_SIGNATURE, NONE, REASONS
+
+if TYPE_CHECKING:
+    from profiler.findings import Finding
+
+__all__ = ["Known", "Task", "facts", "lines"]
+
+_MARGIN: Final = "  "
+_LINES: Final = 4
+"""Lines of evidence that are shown; --json has them all."""
+_TASKS: Final = 12
+_SOURCE: Final = {
+    "root": "told by Slurm, the kernel or the GPU driver",
+    "user": "told by its own logs",
+}
+_KEPT: Final = {"enforce": "gsub set", "advise": "gsub advised", "observe": "gsub would have set"}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task of an array that failed: its id, and why (None: not known)."""
+
+    shown: str
+    state: str
+    finding: Finding | None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What could be found out about a job. `own`: what its logs say to this user here; `read` are those logs.
+
+    `verdict` is the service's. `troubles` says what could not be asked. `tasks` are the failed ones of an array,
+    `more` how many of them were not looked at.
+    """
+
+    job: JobSummary
+    now: datetime
+    wait: Wait | None = None
+    verdict: Verdict | None = None
+    similar: Similar | None = None
+    decision: DecisionAnswer | None = None
+    usage: Usage | None = None
+    own: Finding | None = None
+    read: tuple[str, ...] = ()
+    troubles: tuple[str, ...] = ()
+    tasks: tuple[Task, ...] = ()
+    more: int = 0
+
+    @property
+    def finding(self) -> Finding | None:
+        """The verdict that counts: the service's, unless the logs say more to their owner than they did to the node."""
+        told = self.verdict.finding if self.verdict is not None else None
+        if self.own is None or (
+            told is not None and told.reason not in (NO_SIGNATURE, NONE) and not told.unseen
+        ):
+            return told
+        if told is not None and self.own.reason in (NO_SIGNATURE, NONE):
+            return told
+        return self.own
+
+
+def lines(known: Known) -> Iterator[str]:
+    """The whole page, harmless on a terminal."""
+    yield f"job {headline(known.job)}"
+    yield from _when(known)
+    if known.wait is not None:
+        yield from _labelled("waits", f"{known.wait.sentence} (Slurm: {one_line(known.wait.reason)})")
+        for fact in known.wait.facts:
+            yield from _labelled("", fact)
+        if known.wait.advice:
+            yield from _labelled("try", known.wait.advice)
+    yield from _why(known)
+    if known.tasks:
+        yield from _array(known)
+    yield from _decided(known.decision)
+    if known.usage is not None and known.usage.nodes:
+        for row in receipt(known.usage)[1:4]:
+            yield from _labelled(row[:13].strip(), row[13:].strip())
+    for trouble in known.troubles:
+        yield from _labelled("not known", trouble)
+
+
+def _labelled(label: str, text: str) -> Iterator[str]:
+    yield f"{_MARGIN}{label:<10} {one_line(text)}"
+
+
+def _when(known: Known) -> Iterator[str]:
+    job = known.job
+    times = [
+        f"{name} {datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S}"
+        for name, at in (("submitted", job.submitted), ("started", job.started), ("ended", job.ended))
+        if at is not None and not (name == "ended" and job.state not in ENDED)
+    ]
+    if times:
+        yield from _labelled("when", ", ".join(times))
+
+
+def _why(known: Known) -> Iterator[str]:
+    finding, job = known.finding, known.job
+    over = job.state in ENDED or (job.state is None and job.ended is not None)
+    if finding is None:
+        if over and job.state != "COMPLETED" and not known.tasks:
+            yield from _labelled(
+                "why", "nothing is known that says why (no log was seen, and Slurm does not say)"
+            )
+        return
+    if finding.reason == NONE:
+        yield from _labelled("why", "it ended well: there is no failure to explain")
+    elif finding.reason == NO_SIGNATURE:
+        yield from _labelled("why", "nothing that is known says why it failed (no_signature)")
+    else:
+        about = REASONS[finding.reason].about if finding.reason in REASONS else ""
+        yield from _labelled("why", f"{finding.reason}, {certainty(finding)}: {about}")
+    for one in finding.evidence[:_LINES]:
+        yield from _labelled("", f"{where(one)}{one.text}")
+    if finding.rank is not None or finding.node:
+        first = " ".join(
+            text
+            for text in (
+                f"rank {finding.rank}" if finding.rank is not None else "",
+                f"on {finding.node}" if finding.node else "",
+            )
+            if text
+        )
+        yield from _labelled("", f"first to fail: {first}")
+    if finding.reason not in (NONE, NO_SIGNATURE) and finding.evidence:
+        yield from _labelled("", _SOURCE[finding.evidence[0].source])
+    if finding.advice:
+        yield from _labelled("try", finding.advice)
+    yield from _before(known)
+    for remark in finding.remarks:
+        yield from _labelled("note", remark)
+    for gap in finding.unseen:
+        yield from _labelled("not seen", gap)
+
+
+def _before(known: Known) -> Iterator[str]:
+    similar = known.similar
+    if similar is None or similar.count == 0:
+        return
+    alike = "with the same evidence" if similar.by == "fingerprint" else "of this reason and job name"
+    several = f"{similar.count} more failures" if similar.count > 1 else "one more failure"
+    ago = span(max(0.0, known.now.timestamp() - similar.last_at))
+    text = f"{several} {alike} in {similar.days} days, the last {ago} ago (job {similar.last_job})"
+    if similar.passed_after:
+        text += f"; {similar.passed_after} runs of that name ended well since"
+    else:
+        text += "; no run of that name has ended well since"
+    yield from _labelled("before", text)
+
+
+def _array(known: Known) -> Iterator[str]:
+    by_reason: dict[str, list[Task]] = {}
+    for task in known.tasks:
+        reason = task.finding.reason if task.finding is not None else f"not known ({task.state})"
+        by_reason.setdefault(reason, []).append(task)
+    for reason, tasks in sorted(by_reason.items(), key=lambda item: -len(item[1])):
+        names = ", ".join(one.shown for one in tasks[:_TASKS])
+        rest = f" and {len(tasks) - _TASKS} more" if len(tasks) > _TASKS else ""
+        yield from _labelled("failed", f"{len(tasks)} x {reason}: {names}{rest}")
+        first = next((one.finding for one in tasks if one.finding and one.finding.evidence), None)
+        if first is not None:
+            yield from _labelled("", f"{where(first.evidence[0])}{first.evidence[0].text}")
+    if known.more:
+        yield from _labelled(
+            "", f"{known.more} more failed tasks were not looked at: gsub why {_task_hint(known)}"
+        )
+
+
+def _task_hint(known: Known) -> str:
+    return f"{known.job.array_job_id or known.job.job_id}_TASK"
+
+
+def _decided(answer: DecisionAnswer | None) -> Iterator[str]:
+    record = None if answer is None else answer.decision
+    if not isinstance(record, dict):
+        return
+    mode = str(record.get("mode"))
+    if record.get("opted_out"):
+        yield from _labelled("decided", "nothing: the job opted out (gsub:off)")
+        return
+    label = "decided"
+    for change in _dicts(record.get("changes")):
+        if change.get("reason"):
+            set_ = _KEPT["enforce"] if record.get("enforced") else _KEPT.get(mode, "gsub would have set")
+            yield from _labelled(
+                label, f"{set_} {_option(change)}: {change['reason']} ({change.get('stage')})"
+            )
+            label = ""
+    for note in _dicts(record.get("notes")):
+        if note.get("advice"):
+            yield from _labelled(label, f"note: {note.get('text')} ({note.get('stage')})")
+            label = ""
+    if label:
+        yield from _labelled(label, f"nothing to change ({mode})")
+
+
+def _option(change: dict[str, Any]) -> str:
+    from slurm_plugins.decide.pipeline import option
+
+    try:
+        return option(str(change.get("field")), change.get("after"))  # type: ignore[arg-type]
+    except (KeyError, TypeError, ValueError):  # of another release
+        return f"{change.get('field')}={change.get('after')}"
+
+
+def _dicts(value: object) -> Sequence[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list | tuple) else []
+
+
+# --- for programs ---------------------------------------------------------------------------------------------------
+
+
+def facts(known: Known) -> dict[str, Any]:
+    """All of it for `--json`."""
+    finding = known.finding
+    return {
+        "job": _plain(known.job),
+        "id": shown_id(known.job),
+        "waits": None
+        if known.wait is None
+        else {
+            "reason": known.wait.reason,
+            "sentence": known.wait.sentence,
+            "facts": list(known.wait.facts),
+            "advice": known.wait.advice or None,
+        },
+        "reason": finding.reason if finding is not None else None,
+        "confidence": round(finding.confidence, 3) if finding is not None else None,
+        "finding": _plain(finding),
+        "by": None if finding is None else "here" if finding is known.own else "service",
+        "read": list(known.read),
+        "similar": _plain(known.similar),
+        "decision": known.decision.decision if known.decision is not None else None,
+        "usage": _plain(known.usage),
+        "tasks": [
+            {"id": task.shown, "state": task.state, "finding": _plain(task.finding)} for task in known.tasks
+        ],
+        "tasks_not_looked_at": known.more,
+        "not_known": list(known.troubles),
+    }
+
+
+def _plain(value: msgspec.Struct | None) -> Any:  # noqa: ANN401 - JSON
+    return None if value is None else json.loads(msgspec.json.encode(value))
