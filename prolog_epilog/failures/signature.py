@@ -58,7 +58,9 @@ SignatureTier: TypeAlias = Literal[
     "failed_end",
     "progress",
 ]
-Meaning: TypeAlias = Literal["read", "write", "checkpoint", "output", "download", "import", "init"]
+Meaning: TypeAlias = Literal[
+    "read", "write", "checkpoint", "output", "download", "import", "init", "exec", "shm"
+]
 
 TIERS: Final[Mapping[str, str]] = {
     "decisive": "required",  # the scheduler's own word
@@ -73,7 +75,8 @@ TIERS: Final[Mapping[str, str]] = {
     "progress": "absent",  # work was done
 }
 """Every tier, and whether its entries name a reason."""
-MEANINGS: Final = ("read", "write", "checkpoint", "output", "download", "import", "init")
+MEANINGS: Final = ("read", "write", "checkpoint", "output", "download", "import", "init", "exec", "shm")
+"""What a frame does; `exec` starts another program, `shm` makes memory that processes share."""
 
 PACKAGED: Final = Path(__file__).parent / "signatures"
 """Our own files."""
@@ -199,7 +202,7 @@ class Purpose:
 Entry: TypeAlias = "Signature | ExceptionRule | Purpose"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # compared by identity: `load` makes each once
 class Rules:
     """All that is known of failures' words, in the order of the files; a name is unique among all kinds."""
 
