@@ -1,0 +1,291 @@
+"""One reason of many signs: the rules of the taxonomy as a table of small steps, each with its sentence.
+
+A step takes signs out that cannot be the cause; `choose` then takes the highest tier that is left, and of that the
+first in time. docs/verdicts.md tells it at length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from prolog_epilog.failures.signs import Case, Mark, Sign
+from prolog_epilog.failures.taxonomy import NO_SIGNATURE, NONE
+
+__all__ = ["STEPS", "Choice", "Step", "choose", "first_cause"]
+
+NEAR: Final = 40
+"""Lines within which two lines of one log speak of one event."""
+_DEALT_WITH: Final = 12
+"""Lines behind a sign within which a word like "retrying" speaks of it."""
+_CLEANING: Final = 60
+"""Lines behind a mark of clean-up that are of it."""
+_STRONG: Final = 6
+"""Weight from which a line names its cause beyond a mere mention."""
+_SHELL: Final = frozenset({"shell", "bash", "sh", "coreutils", "csh", "make", "cp", "mv", "rsync", "tar"})
+_LOST_PEER: Final = frozenset(
+    {"network_error", "rendezvous_failure", "nccl_error", "nccl_timeout", "mpi_error", "mpi_runtime_failure"}
+)
+_DEATHS: Final = frozenset({"cpu_oom", "node_failure"})
+"""Deaths that others see as a lost peer, and that the scheduler may tell later than they do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A rule that takes signs out: its name, its sentence, and what it does."""
+
+    name: str
+    sentence: str
+    apply: Callable[[Case], Case]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was chosen: the sign that decides (None: nothing says why), its reason, what else spoke.
+
+    `rivals` are reasons of the same tier that lost, `followed` says whether the log ended soon behind the sign.
+    """
+
+    reason: str
+    sign: Sign | None = None
+    rivals: tuple[str, ...] = ()
+    weak: bool = False
+    remarks: tuple[str, ...] = ()
+    others: tuple[Sign, ...] = ()
+
+
+_TIERS: Final = {"decisive": 4, "explicit": 3, "implicit": 2, "cascade": 1, "failed_end": 0}
+
+
+def _strength(sign: Sign) -> tuple[int, int]:
+    return _TIERS[sign.tier], sign.weight
+
+
+def _before(one: Sign, other: Sign) -> bool:
+    """Whether one sign is earlier: by their lines in one log, else by their times, else by the order of the logs."""
+    if one.log == other.log:
+        return one.index < other.index
+    if one.at is not None and other.at is not None and one.at != other.at:
+        return one.at < other.at
+    return (one.log, one.index) < (other.log, other.index)
+
+
+def in_order(signs: Iterable[Sign]) -> list[Sign]:
+    """Signs by their time where all logs tell it, else log by log; within a log as they stand."""
+    listed = list(signs)
+    if len({sign.log for sign in listed}) <= 1 or any(sign.at is None for sign in listed):
+        return sorted(listed, key=lambda sign: (sign.log, sign.index))
+    # Within a log times may lie (buffers); a line is never later than those behind it.
+    times: dict[int, float] = {}
+    latest: dict[int, float] = {}
+    for sign in sorted(listed, key=lambda sign: (sign.log, sign.index)):
+        latest[sign.log] = max(latest.get(sign.log, 0.0), sign.at or 0.0)
+        times[id(sign)] = latest[sign.log]
+    return sorted(listed, key=lambda sign: (times[id(sign)], sign.log, sign.index))
+
+
+def _one_a_line(case: Case) -> Case:
+    best: dict[tuple[int, int], Sign] = {}
+    for sign in case.signs:
+        at = (sign.log, sign.index)
+        known = best.get(at)
+        if known is None or _strength(sign) > _strength(known):
+            best[at] = sign
+    taken = [sign for sign in case.signs if best[sign.log, sign.index] is not sign]
+    # What a traceback's structure knows of the line stays, whichever rule named it.
+    merged = {}
+    for sign in taken:
+        if sign.fatal or sign.chain >= 0:
+            merged[sign.log, sign.index] = sign
+    case = case.without(taken, "its line says something more precise")
+    signs = tuple(
+        replace(sign, fatal=shape.fatal, chain=shape.chain, first=shape.first, mild=shape.mild)
+        if (shape := merged.get((sign.log, sign.index))) and sign.chain < 0
+        else sign
+        for sign in case.signs
+    )
+    return replace(case, signs=signs)
+
+
+def _one_a_chain(case: Case) -> Case:
+    """Of exceptions raised of one another the first is the cause, unless the later one is known and it is not."""
+    chains: dict[tuple[int, int], list[Sign]] = {}
+    for sign in case.signs:
+        if sign.chain >= 0:
+            chains.setdefault((sign.log, sign.chain), []).append(sign)
+    taken: list[Sign] = []
+    for signs in chains.values():
+        root = first_cause(signs)
+        taken += [sign for sign in signs if sign is not root]
+    return case.without(taken, "it was raised because of another exception")
+
+
+_EVERYDAY: Final = 4
+"""Weight up to which an exception in a chain is one that programs raise and catch every day (KeyError and the like)."""
+
+
+def first_cause(chain: Sequence[Sign]) -> Sign:
+    """The sign of a chain of exceptions that is the cause: the first of the strongest tier.
+
+    What programs catch every day, as a KeyError, gives way to one that names a cause.
+    """
+    tier = max(_TIERS[sign.tier] for sign in chain)
+    known = [sign for sign in chain if _TIERS[sign.tier] == tier]
+    first = known[0]
+    if first.weight <= _EVERYDAY:
+        return next((sign for sign in known if sign.weight > _EVERYDAY), first)
+    return first
+
+
+def _marks(case: Case, kind: str) -> list[Mark]:
+    return [mark for mark in case.marks if mark.kind == kind]
+
+
+def _same(rank: int | None, other: int | None) -> bool:
+    return rank is None or other is None or rank == other
+
+
+def _dealt_with(case: Case) -> Case:
+    """An error that the next lines say was dealt with is none, if the log goes on."""
+    marks = _marks(case, "handled")
+    taken = []
+    for sign in case.signs:
+        if sign.tier == "decisive":
+            continue
+        for mark in marks:
+            behind = mark.index - sign.index
+            if mark.log == sign.log and _same(mark.line.rank, sign.rank) and 0 <= behind <= _DEALT_WITH:
+                between = any(
+                    other.fatal and other.log == sign.log and sign.index < other.index < mark.index
+                    for other in case.signs
+                )
+                if not between:
+                    taken.append(sign)
+                    break
+    return case.without(taken, "the log says that it was dealt with")
+
+
+def _cleaning(case: Case) -> Case:
+    """What fails in clean-up (rule 5) is not the cause of what came before."""
+    marks = _marks(case, "cleanup")
+    taken = []
+    for sign in case.signs:
+        if sign.tier == "decisive":
+            continue
+        for mark in marks:
+            inside = sign.first <= mark.index <= sign.index or (
+                0 <= sign.first - mark.index <= _CLEANING or 0 <= sign.index - mark.index <= _CLEANING
+            )
+            if mark.log == sign.log and _same(mark.line.rank, sign.rank) and inside:
+                taken.append(sign)
+                break
+    return case.without(taken, "it failed in clean-up")
+
+
+def _survived(case: Case) -> Case:
+    """What the work went on after was survived: the same count rises behind it."""
+    taken = [sign for sign in case.signs if sign.tier != "decisive" and case.work_after(sign)]
+    return case.without(taken, "the work went on after it")
+
+
+def _ended_well(case: Case) -> Case:
+    """What stands before the words of a good end was survived; a wrapper's command that fails behind them is told."""
+    for mark in sorted(_marks(case, "ended_well"), key=lambda mark: mark.index, reverse=True):
+        here = [sign for sign in case.signs if sign.log == mark.log]
+        behind = [sign for sign in here if sign.index >= mark.index and sign.tier != "cascade"]
+        before = [sign for sign in here if sign.index < mark.index]
+        wrapper = [sign for sign in behind if sign.tool in _SHELL and not sign.fatal]
+        worse = [sign for sign in behind if sign not in wrapper]
+        doubted = [sign for sign in before if sign.fatal and sign.tier == "explicit" and mark.weight < 5]
+        if worse or doubted or any(sign.tier == "decisive" for sign in before):
+            continue
+        told = tuple(f"After the end: {sign.line.text.strip()[:300]}" for sign in wrapper[:2])
+        cascades = [sign for sign in here if sign.index >= mark.index and sign.tier == "cascade"]
+        case = case.without([*before, *wrapper, *cascades], "the run ended well")
+        case = replace(case, ended_well=True, remarks=case.remarks + told)
+    return case
+
+
+STEPS: Final = (
+    Step("line", "Of what one line says the most precise counts.", _one_a_line),
+    Step("clean-up", "What fails in clean-up never is the cause.", _cleaning),
+    Step("chain", "Of exceptions raised of one another the first known one is the cause.", _one_a_chain),
+    Step("dealt with", "An error that the log says was dealt with is none.", _dealt_with),
+    Step("survived", "An error after which the same count goes on was survived.", _survived),
+    Step("ended well", "What stands before the words of a good end was survived.", _ended_well),
+)
+
+
+def _first(signs: Sequence[Sign]) -> Sign:
+    """The earliest sign that stands for its event.
+
+    An exception that ended its process is the end of what can be asked there. A mere line gives way to one near it
+    that is more precise, to a more precise one at any distance, and, if it was only a warning or lies far back, to the
+    exception that did end the process.
+    """
+    candidate = signs[0]
+    for sign in signs[1:]:
+        near = sign.log == candidate.log and sign.first - candidate.index <= NEAR
+        if candidate.fatal:
+            if near and not sign.fatal and sign.index <= candidate.index:
+                candidate = sign
+            continue
+        heavier = sign.weight > candidate.weight
+        if heavier and (sign.log == candidate.log or sign.fatal):
+            candidate = sign
+        elif sign.fatal and sign.log == candidate.log:
+            if candidate.mild or (not near and sign.weight >= candidate.weight - 1):
+                candidate = sign
+    return candidate
+
+
+def _decided(case: Case, decisive: Sequence[Sign], explicit: Sequence[Sign]) -> Sign:
+    """Between the scheduler's word and a cause before it: the cause, if it is plain and nothing went on after it."""
+    word = max(decisive, key=lambda sign: sign.weight)
+    early = [sign for sign in explicit if _before(sign, word)]
+    if word.reason in _DEATHS:
+        early = [sign for sign in early if sign.reason not in _LOST_PEER]
+    if not early:
+        return word
+    cause = _first(early)
+    if not (cause.fatal or cause.weight >= _STRONG) or cause.mild:
+        return word
+    until = word.index if cause.log == word.log else None
+    return word if case.work_after(cause, until) else cause
+
+
+def choose(case: Case) -> Choice:
+    """The one reason that these signs give."""
+    for step in STEPS:
+        case = step.apply(case)
+    weak = False
+    signs = in_order(case.signs)
+    failed = [sign for sign in signs if sign.tier == "failed_end"]
+    ranked = [sign for sign in signs if sign.tier != "failed_end"]
+    if not ranked and failed and not case.ended_well:
+        # It failed, and all that could say why was set aside: the last that was dealt with may be the one that was not.
+        ranked = in_order(
+            sign for sign, why in case.set_aside if "dealt with" in why and sign.tier in ("explicit", "implicit")
+        )[-1:]
+        weak = bool(ranked)
+    by_tier = {tier: [sign for sign in ranked if sign.tier == tier] for tier in _TIERS}
+    remarks = case.remarks
+    if by_tier["decisive"]:
+        chosen = _decided(case, by_tier["decisive"], by_tier["explicit"])
+    elif by_tier["explicit"]:
+        chosen = _first(by_tier["explicit"])
+    elif by_tier["implicit"]:
+        chosen = _first(by_tier["implicit"])
+    elif by_tier["cascade"]:
+        chosen = max(by_tier["cascade"], key=lambda sign: sign.weight)
+    elif failed and not case.ended_well:
+        best = max(failed, key=lambda sign: (bool(sign.reason), sign.weight))
+        return Choice(best.reason or NO_SIGNATURE, best, remarks=remarks)
+    else:
+        return Choice(NONE, None, weak=not case.ended_well, remarks=remarks)
+    rivals = tuple(
+        dict.fromkeys(sign.reason for sign in ranked if sign.tier == chosen.tier and sign.reason != chosen.reason)
+    )
+    others = tuple(sign for sign in ranked if sign is not chosen)
+    return Choice(chosen.reason, chosen, rivals, weak, remarks, others)

@@ -1,0 +1,165 @@
+"""What a log was found to say, before one reason is chosen: signs of failures, marks of endings, work going on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+from prolog_epilog.failures.text import Line
+
+__all__ = ["Case", "Counter", "Mark", "MarkKind", "Sign", "SignTier", "counters", "went_on"]
+
+SignTier: TypeAlias = Literal["decisive", "explicit", "implicit", "cascade", "failed_end"]
+MarkKind: TypeAlias = Literal["handled", "cleanup", "ended_well"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """A line that says what went wrong: by the rule `name`, or by the structure of a traceback.
+
+    `log` is the number of its log, `first` the index of the first line of what it ends (a traceback's head), `fatal`
+    whether it ended its process (an exception that nothing caught), `chain` its traceback's number (-1: none), `mild`
+    whether its line was logged as a warning or less. `at` is the time in seconds, of this line or of one before it.
+    """
+
+    name: str
+    reason: str
+    tier: SignTier
+    weight: int
+    line: Line
+    log: int = 0
+    advice: str = ""
+    tool: str = ""
+    first: int = 0
+    fatal: bool = False
+    chain: int = -1
+    mild: bool = False
+    at: float | None = None
+    rank: int | None = None
+    node: str = ""
+
+    @property
+    def index(self) -> int:
+        """The index of its line in its log."""
+        return self.line.index
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A line that says how things went on: dealt with, cleaning up, ended well. `weight` as a signature's."""
+
+    kind: MarkKind
+    line: Line
+    log: int = 0
+    weight: int = 5
+    name: str = ""
+
+    @property
+    def index(self) -> int:
+        """The index of its line in its log."""
+        return self.line.index
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A line that shows work going on: what is counted, how far it is, of how many (0: not said)."""
+
+    index: int
+    kind: str
+    done: int
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """All that the logs of an attempt say. `set_aside` is what a step took out, with its sentence."""
+
+    signs: tuple[Sign, ...]
+    marks: tuple[Mark, ...] = ()
+    progress: tuple[tuple[Counter, ...], ...] = ()
+    lengths: tuple[int, ...] = ()
+    set_aside: tuple[tuple[Sign, str], ...] = ()
+    ended_well: bool = False
+    remarks: tuple[str, ...] = field(default=())
+
+    def without(self, taken: Iterable[Sign], why: str) -> Case:
+        """This case without some of its signs."""
+        gone = {id(sign) for sign in taken}
+        if not gone:
+            return self
+        kept = tuple(sign for sign in self.signs if id(sign) not in gone)
+        aside = tuple((sign, why) for sign in self.signs if id(sign) in gone)
+        return Case(
+            kept,
+            self.marks,
+            self.progress,
+            self.lengths,
+            self.set_aside + aside,
+            self.ended_well,
+            self.remarks,
+        )
+
+    def work_after(self, sign: Sign, until: int | None = None) -> bool:
+        """Whether the same count goes on behind a sign (up to a line): the process that it speaks of survived."""
+        if not 0 <= sign.log < len(self.progress):
+            return False
+        return went_on(self.progress[sign.log], sign.first or sign.index, sign.index, until)
+
+
+_BAR: Final = re.compile(
+    r"(?P<kind>[A-Za-z][\w ]{0,20}?)?:?\s*\d{1,3}%\|.{0,120}?\|\s*(?P<done>\d+)/(?P<total>\d+)"
+)
+_STEP: Final = re.compile(
+    r"\b(?P<kind>(?i:global[_ ]?step|steps?|iter(?:ation)?s?|epochs?|batch(?:es)?|episode|update)s?)\b"
+    r"[\]\s:=#\[(]{1,4}(?P<done>\d{1,12})(?:\s*(?:/|of)\s*(?P<total>\d{1,12}))?"
+)
+
+
+def counter(index: int, text: str) -> Counter | None:
+    """The count that a line shows, if it shows one.
+
+    >>> counter(3, "Epoch 7:  33%|###   | 106/598 [40:10<50:24, 2.81it/s]")
+    Counter(index=3, kind='bar Epoch 7', done=106, total=598)
+    >>> counter(4, "step 8835 | loss 7.4850")
+    Counter(index=4, kind='step', done=8835, total=0)
+    """
+    if "%|" in text:
+        bar = _BAR.search(text)
+        if bar:
+            return Counter(
+                index, f"bar {(bar['kind'] or '').strip()}".strip(), int(bar["done"]), int(bar["total"])
+            )
+    step = _STEP.search(text)
+    if step is None:
+        return None
+    return Counter(index, step["kind"].lower(), int(step["done"]), int(step["total"] or 0))
+
+
+def counters(lines: Iterable[Line]) -> tuple[Counter, ...]:
+    """The counts that lines show, in their order."""
+    return tuple(found for line in lines if (found := counter(line.index, line.text)))
+
+
+def went_on(progress: Sequence[Counter], first: int, last: int, until: int | None = None) -> bool:
+    """Whether a count that stood before line `first` goes on upwards behind line `last`, as one loop's does.
+
+    One number after another is no proof: several loops may print, and lines of different ranks mix. Asked for are four
+    counts of one kind and total that never fall, and go on from where the last one before stood.
+    """
+    before: dict[tuple[str, int], int] = {}
+    after: dict[tuple[str, int], list[int]] = {}
+    for count in progress:
+        key = (count.kind, count.total)
+        if count.index < first:
+            before[key] = count.done
+        elif count.index > last and (until is None or count.index < until):
+            after.setdefault(key, []).append(count.done)
+    for key, done in after.items():
+        start = before.get(key)
+        if start is None or len(done) < 4:
+            continue
+        if all(a < b for a, b in zip([start, *done], done, strict=False)):
+            return True
+    return False
