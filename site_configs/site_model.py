@@ -248,6 +248,9 @@ class Agent:
     report: int = t.key(60, t.DURATION, "How often the usage of a running job is delivered.")
     spool: str = t.key("/var/spool/gsub", t.PATH, "Folder on a local disk for records on their way.")
     spool_size: int = t.key(256, t.SIZE, "Most that the spool holds; then series go first, summaries last.")
+    findings: bool = t.key(
+        True, t.FLAG, "Are the logs of a job that ended read, as its user, for why it failed?"
+    )
 
 
 @dataclass(frozen=True, slots=True)
