@@ -1,7 +1,7 @@
 """The agent's loop: takes in hooks' files, samples and answers as they come, and never waits for any of them.
 
 What may hang has a thread of its own: the driver's calls (`sampling`), the service (`deliver`), health checks, reading
-/proc (`beside`). They post to the loop, and the loop alone touches the jobs.
+/proc and having logs read (`beside`). They post to the loop, and the loop alone touches the jobs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from profiler.notify import Notifier
 from profiler.records import JobRef
 from prolog_epilog.agent import reconcile
 from prolog_epilog.agent.beside import Beside
-from prolog_epilog.agent.edges import Clock, Gpus, Health, Host, Sampler, Sender, Sink
+from prolog_epilog.agent.edges import Clock, Gpus, Health, Host, ReadLogs, Sampler, Sender, Sink
+from prolog_epilog.agent.findings import Findings
 from prolog_epilog.agent.intake import HookFile, Intake
 from prolog_epilog.agent.jobs import Jobs
 from prolog_epilog.agent.notices import Notices
@@ -56,7 +57,10 @@ _HANGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the agent is put together from; each is made with what it posts to. `warm` comes first, beside the loop."""
+    """What the agent is put together from; each is made with what it posts to. `warm` comes first, beside the loop.
+
+    Without `read_logs` no job's logs are read.
+    """
 
     spool: Sink
     gpus: Gpus
@@ -66,6 +70,7 @@ class Parts:
     health: Callable[[Callable[[msgspec.Struct], None], Jobs], Health | None]
     keep_health: Callable[[msgspec.Struct], None] = lambda _: None
     warm: Callable[[], object] = lambda: None
+    read_logs: ReadLogs | None = None
 
 
 class Agent:
@@ -81,11 +86,21 @@ class Agent:
         folders = (settings.spool / "new", settings.run / "new")
         self._intake = Intake(folders, settings.spool / "poison")
         self._watch = FolderWatch(folders)
-        self._jobs = Jobs(settings, Registry(settings.spool / "jobs"), parts.spool, parts.gpus, self._clock)
+        self._jobs = Jobs(
+            settings,
+            Registry(settings.spool / "jobs"),
+            parts.spool,
+            parts.gpus,
+            self._clock,
+            findings=parts.read_logs is not None,
+        )
         self._notices = Notices(settings.cluster, settings.node, parts.spool.put)
         self._reconciler = Reconciler()
         self._beside = Beside("host", self._post)
         self._looking_up = Beside("look-up", self._post)
+        self._reading = Beside("logs", self._post)
+        read = parts.read_logs
+        self._findings = None if read is None else Findings(self._jobs, self._reading, read, self._clock)
         self._held: tuple[GpuSample, float, float] | None = (
             None  # a sample, its time, until when it waits for the host
         )
@@ -102,6 +117,7 @@ class Agent:
             self._notices.happened("registry_unread", "warning", f"a job of before is forgotten: {problem}")
         self._beside.start()
         self._looking_up.start()
+        self._reading.start()
         self._looking_up.ask(self._parts.warm, lambda _: None, lambda error: _log.warning("%s", error))
         self._sampler.start()
         for part in (self._sender, self._health):
@@ -146,6 +162,8 @@ class Agent:
         if self._held is not None and self._clock.mono() >= self._held[2]:
             self._use_held({})
         self._guard(self._jobs.turn)
+        if self._findings is not None:
+            self._guard(self._findings.turn)
         if self._is_due("reconcile", _RECONCILE_EVERY):
             self._guard(self._reconcile)
         if self._health is not None and self._is_due("health", _KEEP_HEALTH_EVERY):

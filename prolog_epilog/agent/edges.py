@@ -8,15 +8,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
+from profiler.findings import Finding
 from profiler.gpu import GpuSample
 from profiler.host import HostReading
-from profiler.records import GpuRef, Record
+from profiler.records import GpuRef, JobEnded, JobStarted, Record
 
-__all__ = ["Clock", "Gpus", "Health", "Host", "Sampler", "Sender", "Sink"]
+__all__ = ["Attempt", "Clock", "Gpus", "Health", "Host", "ReadLogs", "Sampler", "Sender", "Sink"]
 
 
 class Sink(Protocol):
@@ -96,3 +97,15 @@ class Host(Protocol):
 
     def read(self, jobs: Collection[int]) -> Mapping[int, HostReading]:
         """By job id. May hang."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An attempt that has ended here, and whose logs are to be read."""
+
+    started: JobStarted
+    ended: JobEnded
+
+
+ReadLogs: TypeAlias = Callable[[Attempt], Finding | None]
+"""Reads an attempt's logs; None: it has none. Takes its time, and raises where there is no finding."""

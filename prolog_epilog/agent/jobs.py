@@ -10,17 +10,18 @@ from __future__ import annotations
 import errno
 import logging
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
 
+from profiler.findings import Finding
 from profiler.gpu import GpuSample
 from profiler.host import HostReading
 from profiler.job_meter import JobMeter, MeterState
-from profiler.records import GpuRef, JobEnded, JobRef, JobStarted, JobUsage, Record, new_id
+from profiler.records import GpuRef, JobEnded, JobFinding, JobRef, JobStarted, JobUsage, Record, new_id
 from prolog_epilog.agent import intake
-from prolog_epilog.agent.edges import Clock, Gpus, Sink
+from prolog_epilog.agent.edges import Attempt, Clock, Gpus, Sink
 from prolog_epilog.agent.intake import HookFile
 from prolog_epilog.agent.reconcile import Found
 from prolog_epilog.agent.registry import Entry, Registry
@@ -35,24 +36,34 @@ SAVE_EVERY: Final = 30.0
 REMEMBER: Final = 600.0
 """Seconds for which an ended job is remembered, so that a late or repeated file of its hooks changes nothing."""
 FORGET_EVERY: Final = 10.0
+MOST_READS: Final = 2
+"""How often the reading of a job's logs is begun, however often the agent is ended meanwhile."""
 _RESTARTED: Final = "The node was restarted while the job ran."
 
 
 class Jobs:
     """The jobs of this node. Not for several threads.
 
-    `restore` comes first. `deadline` is for how long an ended job's last sample is waited for, in seconds.
+    `restore` comes first. With `findings`, an ended job stays open until its logs were read (`unread`).
     """
 
     def __init__(
-        self, settings: Settings, registry: Registry, spool: Sink, gpus: Gpus, clock: Clock | None = None
+        self,
+        settings: Settings,
+        registry: Registry,
+        spool: Sink,
+        gpus: Gpus,
+        clock: Clock | None = None,
+        *,
+        findings: bool = False,
     ) -> None:
         self._settings = settings
         self._registry = registry
         self._spool = spool
         self._gpus = gpus
         self._clock = clock or Clock()
-        self._deadline = settings.deadline + 2.0
+        self._findings = findings
+        self._deadline = settings.deadline + 2.0  # for how long an ended job's last sample is waited for
         self._entries: dict[JobRef, Entry] = {}
         self._open: dict[JobRef, Entry] = {}  # those with which something is left to be done
         self._forget_at = 0.0
@@ -115,8 +126,12 @@ class Jobs:
         """A job runs here of which no prolog told. Raises OSError."""
         if found.job in self._entries:
             return
-        uid = {} if found.uid is None else {"SLURM_JOB_UID": str(found.uid)}
-        env = {**uid, **found.env}
+        # Whose it is, is the kernel's word: the environment is the user's own, who may have set it to another's uid
+        env = {
+            key: value for key, value in found.env.items() if key not in ("SLURM_JOB_UID", "SLURM_JOB_GID")
+        }
+        if found.uid is not None:
+            env["SLURM_JOB_UID"] = str(found.uid)
         hook = HookFile(
             self._settings.spool, "prolog", self._clock.wall(), found.job, env, self._settings.boot
         )
@@ -153,6 +168,7 @@ class Jobs:
                 if hook.at > entry.ended.at and (hook.job.restarts or not hook.counted):
                     # That end was of the attempt before, which we knew nothing of
                     entry.ended, entry.end_told, entry.end_hook = None, False, ""
+                    entry.reads, entry.read = 0, False
                 else:
                     # Heard of after the end: its file was cut off, or the clock was set back while the job ran
                     self._heard[hook.job] = self._clock.mono()
@@ -222,6 +238,7 @@ class Jobs:
         entry.ended_mono = max(now - max(age, 0.0), min(entry.began, now))
         self._heard[entry.job] = now
         entry.end_told = False
+        entry.reads, entry.read = 0, False  # what ended it may be known better now
         _log.info("job %s ended (%s)", _shown(entry.job), record.source)
         if entry.final:
             entry.closed = self._clock.wall()
@@ -239,6 +256,8 @@ class Jobs:
             entry.told = self._spool.put(entry.started)
         if entry.ended is not None and not entry.end_told:
             entry.end_told = self._spool.put(entry.ended)
+        if entry.finding is not None and not entry.finding_told:
+            entry.finding_told = self._spool.put(entry.finding)
 
     @staticmethod
     def _is_told(entry: Entry) -> bool:
@@ -261,6 +280,52 @@ class Jobs:
             job=entry.job,
             source="reboot" if source == "reboot" else "reconciled",
         )
+
+    def _all_told(self, entry: Entry) -> bool:
+        told = entry.finding_told or entry.finding is None
+        return told and self._is_told(entry) and entry.job not in self._untold
+
+    # --- what its logs say ---
+
+    def unread(self) -> list[Attempt]:
+        """The attempts that have ended here and whose logs were not read yet, in the order of their ends."""
+        waiting: Iterable[Entry] = filter(self._is_unread, self._open.values())
+        attempts = [Attempt(each.started, each.ended) for each in waiting if each.started and each.ended]
+        return sorted(attempts, key=lambda attempt: attempt.ended.at)
+
+    def begin_reading(self, attempt: Attempt) -> bool:
+        """The logs are being read now; False if that was begun often enough."""
+        entry = self._entries[attempt.ended.job]
+        if entry.reads >= MOST_READS:
+            return False
+        entry.reads += 1
+        self._try_save(entry)
+        return True
+
+    def were_read(self, attempt: Attempt, finding: Finding | None) -> None:
+        """What the logs said; None: nothing that is to be told. Of an end that is known better by now it is passed
+        over: they are read again."""
+        entry = self._entries.get(attempt.ended.job)
+        if entry is None or entry.ended != attempt.ended:
+            return
+        entry.read = True
+        if finding is not None:
+            cluster, node = self._place(entry)
+            entry.finding = JobFinding(
+                id=new_id(),
+                cluster=cluster,
+                node=node,
+                at=min(max(self._clock.wall(), 0.0), 4e9),
+                job=entry.job,
+                finding=finding,
+                serial=1 if entry.finding is None else entry.finding.serial + 1,
+            )
+            entry.finding_told = False
+            self._tell(entry)
+        self._try_save(entry)
+
+    def _is_unread(self, entry: Entry) -> bool:
+        return self._findings and entry.started is not None and entry.ended is not None and not entry.read
 
     # --- usage ---
 
@@ -302,7 +367,7 @@ class Jobs:
             if now - self._saved.setdefault(job, now) >= SAVE_EVERY:
                 self._tell_again(entry)
             if entry.closed is not None:
-                if self._is_told(entry) and job not in self._untold:
+                if self._all_told(entry) and not self._is_unread(entry):
                     del self._open[job]
             elif entry.ended is not None:
                 if not entry.final and now - self._heard.setdefault(job, now) >= self._deadline:
@@ -320,7 +385,7 @@ class Jobs:
 
     def _tell_again(self, entry: Entry) -> None:
         """Try to bring to the disk what is in memory only."""
-        if self._is_told(entry) and entry.job not in self._untold:
+        if self._all_told(entry):
             return
         self._tell(entry)
         left = [record for record in self._untold.pop(entry.job, []) if not self._spool.put(record)]

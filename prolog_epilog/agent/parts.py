@@ -18,6 +18,7 @@ from prolog_epilog.agent.daemon import Parts
 from prolog_epilog.agent.deliver import Delivery
 from prolog_epilog.agent.disk import Disk
 from prolog_epilog.agent.edges import Sampler
+from prolog_epilog.agent.findings import LogReader
 from prolog_epilog.agent.gres import NodeGpus, ask_slurmd
 from prolog_epilog.agent.host_use import HostReader
 from prolog_epilog.agent.jobs import Jobs
@@ -76,6 +77,9 @@ def real_parts(settings: Settings) -> Parts:
         sender=sender,
         health=health,
         keep_health=lambda state: disk.write(health_file, msgspec.json.encode(state), durable=False),
+        read_logs=LogReader(signatures=settings.site.failures.signatures)
+        if settings.site.agent.findings
+        else None,
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from profiler.records import JobEnded, JobRef, JobStarted
+from profiler.records import JobEnded, JobFinding, JobRef, JobStarted
 from prolog_epilog.agent.disk import Disk
 
 __all__ = ["Entry", "Registry"]
@@ -24,8 +24,9 @@ class Entry(msgspec.Struct, omit_defaults=True):
     `started` is None for a job whose epilog came alone. `told` and `end_told` say that these records are in the
     spool, `final` that the final usage is, too. `began` is the time of the start by the monotonic clock, which goes on
     over a restart of the agent, `boot` names the boot that it belongs to. `gpu_env` are the hook's variables that name
-    GPUs, `meter` is the state of the job's meter, `end_hook` the name of the epilog's file. `closed` is when (seconds
-    since the epoch) nothing was left to be done.
+    GPUs, `meter` is the state of the job's meter, `end_hook` the name of the epilog's file. `reads` is how often the
+    reading of its logs was begun, `read` that nothing is left to be read, `finding` what they said. `closed` is when
+    (seconds since the epoch) nothing was left to be measured.
     """
 
     job: JobRef
@@ -41,6 +42,10 @@ class Entry(msgspec.Struct, omit_defaults=True):
     serial: int = 0
     gpu_env: dict[str, str] = msgspec.field(default_factory=dict)
     meter: msgspec.Raw = msgspec.Raw(b"null")
+    reads: int = 0
+    read: bool = False
+    finding: JobFinding | None = None
+    finding_told: bool = False
     closed: float | None = None
 
     @property
