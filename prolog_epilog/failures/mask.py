@@ -1,0 +1,142 @@
+"""Takes secrets out of a line before it is stored or shown, and leaves what tells which kind it was.
+
+>>> mask("login with hf_AbCdEfGhIjKlMnOpQrStUvWxYz012345 failed")
+'login with hf_**** failed'
+>>> mask("postgresql://train:hunter2@db/runs?sslmode=require")
+'postgresql://train:****@db/runs?sslmode=require'
+
+What only looks like a secret stays: git commits, checksums, UUIDs, numbers of tokens. The prefixes are those that the
+services document (GitHub's secret scanning patterns, the gitleaks and detect-secrets rules name the same).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["MASK", "mask"]
+
+MASK: Final = "****"
+
+_KEPT: Final = r"\g<kept>" + MASK
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """`kept` of the pattern stays before the mask, `after` behind it. `hints`: lower-case; one is in each match."""
+
+    hints: tuple[str, ...]
+    pattern: re.Pattern[str]
+    into: str = _KEPT
+
+
+def _rule(hints: str, pattern: str, into: str = _KEPT) -> _Rule:
+    return _Rule(tuple(hints.split("|")), re.compile(pattern), into)
+
+
+# A name that ends in one of these holds a secret, whatever it looks like...
+_SURE: Final = (
+    r"pass(?:word|wd|phrase|wort)|pwd|secret(?:[_-]?(?:access[_-]?)?key)?|private[_-]?key|account[_-]?key"
+    r"|shared[_-]?access[_-]?(?:key|signature)|client[_-]?secret|encryption[_-]?key|storage[_-]?key|netrc"
+)
+# ...and one that ends in one of these holds one if it looks so.
+_LIKELY: Final = (
+    r"token|api[_-]?key|apikey|access[_-]?key(?:[_-]?id)?|auth[_-]?key|auth|credentials?|session[_-]?key"
+    r"|signing[_-]?key|authkey|license[_-]?key|webhook|cookie|munge[_-]?key|cred"
+)
+_QUERY: Final = (
+    r"X-Amz-(?:Signature|Credential|Security-Token)|X-Goog-(?:Signature|Credential)|AWSAccessKeyId|GoogleAccessId"
+    r"|Signature|Key-Pair-Id|Policy|sig|skoid|access_token|refresh_token|id_token|auth_token|token|api[_-]?key|key"
+    r"|password|passwd|pwd|secret|client_secret|auth|code"
+)
+_NOTHING: Final = (  # what stands where a secret would, and is none
+    r"(?!(?:\*+|x{3,}|None|null|nil|true|false|True|False|undefined|unset|missing|required|\.{3}|<[^>]*>|\$\{?\w*\}?"
+    r"|\[[A-Z]+\])(?:[\s\"',;:)\]}&.]|$))"
+)
+_SECRETLIKE: Final = (  # 8 characters with a letter and a digit, or 20 letters that no words are
+    r"(?=[^\s\"']{0,200}?[0-9])(?=[^\s\"']{0,200}?[A-Za-z])[A-Za-z0-9_\-./+=~:!@#%^]{8,}|[A-Za-z0-9+/=_\-]{24,}"
+)
+_NOT_OF_TEXT: Final = (  # of text, not of access
+    r"(?<!pad_)(?<!eos_)(?<!bos_)(?<!unk_)(?<!sep_)(?<!cls_)(?<!mask_)(?<!next_)(?<!last_)(?<!image_)(?<!special_)"
+    r"(?<!per_)(?<!unexpected )(?<!Unexpected )(?<!invalid )(?<!added )(?<!stop_)"
+)
+
+_RULES: Final = (
+    _rule(
+        "private key",
+        r"(?P<kept>-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)(?!\*{4}).*?"
+        r"(?P<end>-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|$)",
+        _KEPT + r"\g<end>",
+    ),
+    _rule("hf_|api_org_", r"\b(?P<kept>hf_|api_org_)[A-Za-z0-9]{16,}"),
+    _rule("gh|github_pat_", r"\b(?P<kept>gh[oprsu]_|github_pat_)[A-Za-z0-9_]{16,}"),
+    _rule("gl", r"\b(?P<kept>gl(?:pat|dt|rt|cbt|ptt|ft|soat|agent|oas)-)[A-Za-z0-9_.\-]{16,}"),
+    _rule("sk-", r"\b(?P<kept>sk-(?:ant-|proj-|or-|svcacct-|admin-)?)(?=[A-Za-z_\-]*\d)[A-Za-z0-9_\-]{20,}"),
+    _rule("k_live_|k_test_", r"\b(?P<kept>[rsp]k_(?:live|test)_)[A-Za-z0-9]{12,}"),
+    _rule("akia|asia|aroa|aida", r"\b(?P<kept>AKIA|ASIA|AROA|AIDA)[A-Z0-9]{12,}\b"),
+    _rule("xox|xapp-", r"\b(?P<kept>xox[a-z]-|xapp-)[A-Za-z0-9\-]{10,}"),
+    _rule("hooks.slack.com", r"(?P<kept>hooks\.slack\.com/(?:services|workflows)/)[A-Za-z0-9/_\-]{8,}"),
+    _rule("/api/webhooks/", r"(?P<kept>/api/webhooks/\d{1,20}/)[A-Za-z0-9_\-]{8,}"),
+    _rule("aiza", r"\b(?P<kept>AIza)[A-Za-z0-9_\-]{30,}"),
+    _rule("ya29.|gocspx-", r"\b(?P<kept>ya29\.|GOCSPX-)[A-Za-z0-9_\-]{16,}"),
+    _rule("npm_|pypi-", r"\b(?P<kept>npm_|pypi-Ag)[A-Za-z0-9_\-]{30,}"),
+    _rule("nvapi-|dckr_|wandb_v", r"\b(?P<kept>nvapi-|dckr_(?:pat|oat)_|wandb_v\d_)[A-Za-z0-9_\-]{16,}"),
+    _rule(
+        "r8_|gsk_|pplx-|dop_v1_|dapi|tgp_v1_|lsv2_|cpl_|shpat_|age-secret-key-",
+        r"\b(?P<kept>r8_|gsk_|pplx-|dop_v1_|dapi|tgp_v1_|lsv2_(?:pt|sk)_|shpat_|AGE-SECRET-KEY-1)"
+        r"(?=[A-Za-z_\-]*\d)[A-Za-z0-9_\-]{24,}",
+    ),
+    _rule("eyj", r"\b(?P<kept>eyJ)[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}(?:\.[A-Za-z0-9_\-]*)*"),
+    _rule("://", r"(?P<kept>://[^/\s:@'\"]{0,100}:)(?!\*{4}@)[^/\s'\"]{1,300}(?P<end>@)", _KEPT + r"\g<end>"),
+    _rule("://", r"(?P<kept>://)(?=[^/\s:@]*\d)[^/\s:@'\"*]{16,300}(?P<end>@)", _KEPT + r"\g<end>"),
+    _rule(
+        "authorization",
+        r"(?i)(?P<kept>\b(?:proxy-)?authorization['\"]?\s{0,3}[:=]\s{0,3}['\"]?(?:(?:bearer|basic|token|digest|negotiate|munge)\s+)?)"
+        r"(?!\*{4}|(?:bearer|basic|token|digest|negotiate|munge)\b)[^\s'\"]{4,}",
+    ),
+    _rule("bearer", r"(?P<kept>\b[Bb]earer\s{1,3})(?=[A-Za-z._~+/\-]{0,200}\d)[A-Za-z0-9._~+/=\-]{8,}"),
+    _rule("basic", r"(?P<kept>\b[Bb]asic\s{1,3})(?=[A-Za-z+/]{0,200}[\d=])[A-Za-z0-9+/]{8,}={0,2}"),
+    _rule("=", r"(?i)(?P<kept>[?&;](?:" + _QUERY + r")=)(?!\*{4}|\$)[^&\s'\"#;]{4,}"),
+    _rule("password", r"(?P<kept>\blogin\s+\S{1,100}\s+password\s+)(?!\*{4})\S+"),
+    _rule("sshpass", r"(?P<kept>\bsshpass\s+-p\s?)(?!\*{4})(?:'[^']*'|\"[^\"]*\"|\S+)"),
+    _rule("curl", r"(?P<kept>\bcurl\s.{0,300}?(?:-u|--user)[ =]?['\"]?[^\s:'\"]{1,100}:)(?!\*{4})[^\s'\"]+"),
+    _rule(
+        "key|login",
+        r"(?i)(?P<kept>\b(?:api[ _-]?key|wandb[\w ._-]{0,60}?(?:key|login(?: --\w+)*)|\"key\")\W{1,4})"
+        r"[0-9a-f]{32,86}\b",
+    ),
+    _rule(  # 'password': 'two words', "api_key": "..."
+        "pass|pwd|secret|key|signature|netrc|phrase",
+        r"(?i)(?P<kept>(?:" + _SURE + r")['\"]?\s{0,3}(?:=>|:=|==?|:)\s{0,3}(?P<q>['\"]))"
+        r"(?!\*{4}['\"])" + _NOTHING + r"(?:(?!(?P=q))[^\n]){1,400}",
+    ),
+    _rule(
+        "pass|pwd|secret|key|signature|netrc|phrase",
+        r"(?i)(?P<kept>(?:"
+        + _SURE
+        + r")['\"]?(?:\s{0,3}(?:=>|:=|=|:)\s{0,3}|(?<=--password)\s|(?<=--passwd)\s))"
+        r"(?!\*{4})" + _NOTHING + r"[^\s'\"]{2,400}",
+    ),
+    _rule(
+        "token|key|auth|cred|webhook|cookie",
+        r"(?i)(?P<kept>" + _NOT_OF_TEXT + r"(?:" + _LIKELY + r")['\"]?\s{0,3}(?:=>|:=|==?|:)\s{0,3}['\"]?)"
+        r"(?!\*{4}|https?://|/)" + _NOTHING + r"(?:" + _SECRETLIKE + r")",
+    ),
+    _rule(
+        "--",
+        r"(?i)(?P<kept>(?<![\w-])--?(?:[a-z0-9]{1,30}[_-]){0,6}(?:"
+        + _SURE
+        + r"|token|api[_-]?key|access[_-]?key)"
+        r"\s{1,3}['\"]?)(?!-|\*{4})" + _NOTHING + r"(?=[^\s'\"]*[A-Za-z])[^\s'\"<>\[]{6,400}",
+    ),
+)
+
+
+def mask(text: str) -> str:
+    """The text with every secret replaced by ``****``. Masking twice changes nothing more."""
+    folded = text.lower()
+    for rule in _RULES:
+        if any(hint in folded for hint in rule.hints):
+            text = rule.pattern.sub(rule.into, text)
+    return text
