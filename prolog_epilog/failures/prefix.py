@@ -42,7 +42,7 @@ _PREFIXES: Final = tuple(
         r"\[(?!rank)[a-z][a-z_]{0,30}(?P<local>\d{1,4})\]:\s?",  # torchrun --tee: [{role}{local rank}]:
         r"\[\d{1,9},(?P<rank>\d{1,7})\]<(?:stdout|stderr|stddiag)>:\s?",  # mpirun --tag-output, horovodrun
         r"\[[^\]<>\s]{1,40},(?P<rank>\d{1,7})\]\[[^\]]{1,40}\]\s?",  # mpirun --tag-output-detailed, prrte
-        r"[ ]{0,6}(?P<rank>\d{1,7}): ?(?=\S|$)(?!\d\d:)",  # srun --label
+        r"[ ]{0,6}(?P<rank>\d{1,7}): ?(?=\S|$| )(?!\d\d:)",  # srun --label
         r"\[(?P<rank>\d{1,7})\]: ?",  # mpiexec -prepend-rank, aprun
         r"\[cli_(?P<rank>\d{1,7})\]: ?",  # MPICH
         r"\[(?P<node>" + _HOST + r"):mpi_rank_(?P<rank>\d{1,7})\](?:\[\w{1,60}\])? ?",  # MVAPICH2
@@ -52,7 +52,7 @@ _PREFIXES: Final = tuple(
         r"\[(?P<local>\d{1,4})\] (?=\S{1,80} |NCCL |RCCL )",  # NCCL, RCCL
         r"\[(?P<node>" + _HOST + r"):\d{1,10}(?::\d{1,10}){0,3}\]\s{1,2}(?=\S)",  # Open MPI, PMIx, UCX
         r"\[(?:\w{1,40}@)(?P<node>" + _HOST + r")\] (?=\S)",  # HYDRA, PRRTE
-        r"(?P<node>[a-z][a-z-]{0,30}\d[\d-]{0,20}(?:\.[a-z][\w.-]{0,100})?): (?=\S)",  # pdsh, clush, deepspeed
+        r"(?P<node>[a-z][a-z-]{0,30}\d[\d-]{0,20}(?:\.[a-z][\w.-]{0,100})?): (?=\S| {2,8}\S)",  # pdsh, clush, deepspeed
     )
 )
 # What names the writer within the line: left in it.
