@@ -21,12 +21,19 @@ _DEALT_WITH: Final = 12
 """Lines behind a sign within which a word like "retrying" speaks of it."""
 _CLEANING: Final = 60
 """Lines behind a mark of clean-up that are of it."""
+_MESSAGE: Final = 12
+"""Lines behind an exception that may be of its message."""
+_EVERYDAY: Final = 4
+"""Weight up to which an exception is one that programs raise and catch every day (KeyError and the like)."""
 _STRONG: Final = 6
 """Weight from which a line names its cause beyond a mere mention."""
+_HANDLED: Final = "the log says that it was dealt with"
 _SHELL: Final = frozenset({"shell", "bash", "sh", "coreutils", "csh", "make", "cp", "mv", "rsync", "tar"})
 _LOST_PEER: Final = frozenset(
     {"network_error", "rendezvous_failure", "nccl_error", "nccl_timeout", "mpi_error", "mpi_runtime_failure"}
 )
+_BY_SCHEDULER: Final = frozenset({"preempted", "time_limit", "cancelled", "node_failure"})
+"""What tools log as a warning although it ends them."""
 _DEATHS: Final = frozenset({"cpu_oom", "node_failure"})
 """Deaths that others see as a lost peer, and that the scheduler may tell later than they do."""
 
@@ -121,10 +128,6 @@ def _one_a_chain(case: Case) -> Case:
     return case.without(taken, "it was raised because of another exception")
 
 
-_EVERYDAY: Final = 4
-"""Weight up to which an exception in a chain is one that programs raise and catch every day (KeyError and the like)."""
-
-
 def first_cause(chain: Sequence[Sign]) -> Sign:
     """The sign of a chain of exceptions that is the cause: the first of the strongest tier.
 
@@ -153,17 +156,23 @@ def _dealt_with(case: Case) -> Case:
     for sign in case.signs:
         if sign.tier == "decisive":
             continue
-        for mark in marks:
-            behind = mark.index - sign.index
-            if mark.log == sign.log and _same(mark.line.rank, sign.rank) and 0 <= behind <= _DEALT_WITH:
-                between = any(
-                    other.fatal and other.log == sign.log and sign.index < other.index < mark.index
-                    for other in case.signs
-                )
-                if not between:
-                    taken.append(sign)
-                    break
-    return case.without(taken, "the log says that it was dealt with")
+        if any(_speaks_of(mark, sign, case) for mark in marks):
+            taken.append(sign)
+    return case.without(taken, _HANDLED)
+
+
+def _speaks_of(mark: Mark, sign: Sign, case: Case) -> bool:
+    """Whether a word like "retrying" is of this sign: right behind it, or the line that logged its traceback."""
+    if mark.log != sign.log or not _same(mark.line.rank, sign.rank):
+        return False
+    if sign.mild and sign.chain >= 0 and 0 <= sign.first - mark.index <= 2:
+        return True
+    if not 0 <= mark.index - sign.index <= _DEALT_WITH:
+        return False
+    return not any(
+        other.fatal and other.log == sign.log and sign.index < other.index < mark.index
+        for other in case.signs
+    )
 
 
 def _cleaning(case: Case) -> Case:
@@ -196,15 +205,39 @@ def _ended_well(case: Case) -> Case:
         behind = [sign for sign in here if sign.index >= mark.index and sign.tier != "cascade"]
         before = [sign for sign in here if sign.index < mark.index]
         wrapper = [sign for sign in behind if sign.tool in _SHELL and not sign.fatal]
-        worse = [sign for sign in behind if sign not in wrapper]
+        worse = [
+            sign for sign in behind if sign not in wrapper and not (wrapper and sign.tier == "failed_end")
+        ]
         doubted = [sign for sign in before if sign.fatal and sign.tier == "explicit" and mark.weight < 5]
         if worse or doubted or any(sign.tier == "decisive" for sign in before):
             continue
         told = tuple(f"After the end: {sign.line.text.strip()[:300]}" for sign in wrapper[:2])
         cascades = [sign for sign in here if sign.index >= mark.index and sign.tier == "cascade"]
-        case = case.without([*before, *wrapper, *cascades], "the run ended well")
+        ends = [sign for sign in behind if wrapper and sign.tier == "failed_end"]
+        case = case.without([*before, *wrapper, *cascades, *ends], "the run ended well")
         case = replace(case, ended_well=True, remarks=case.remarks + told)
     return case
+
+
+def _consequences(case: Case) -> Case:
+    """A step's bare cancellation behind a task that ended badly is srun's doing (--kill-on-bad-exit)."""
+    failed = [sign for sign in case.signs if sign.tier == "failed_end"]
+    taken = [
+        sign
+        for sign in case.signs
+        if sign.tier == "cascade" and sign.reason == "cancelled" and any(_before(end, sign) for end in failed)
+    ]
+    return case.without(taken, "a task had ended badly before")
+
+
+def _warnings(case: Case) -> Case:
+    """Warnings alone, where nothing failed, are no failure."""
+    if not case.signs or not all(
+        sign.mild and sign.tier in ("explicit", "implicit", "cascade") and sign.reason not in _BY_SCHEDULER
+        for sign in case.signs
+    ):
+        return case
+    return case.without(case.signs, "it was a warning, and nothing failed")
 
 
 STEPS: Final = (
@@ -213,6 +246,10 @@ STEPS: Final = (
     Step("chain", "Of exceptions raised of one another the first known one is the cause.", _one_a_chain),
     Step("dealt with", "An error that the log says was dealt with is none.", _dealt_with),
     Step("survived", "An error after which the same count goes on was survived.", _survived),
+    Step(
+        "consequence", "A step's cancellation behind a task that ended badly is a consequence.", _consequences
+    ),
+    Step("warning", "Warnings alone, where nothing failed, are no failure.", _warnings),
     Step("ended well", "What stands before the words of a good end was survived.", _ended_well),
 )
 
@@ -222,21 +259,21 @@ def _first(signs: Sequence[Sign]) -> Sign:
 
     An exception that ended its process is the end of what can be asked there. A mere line gives way to one near it
     that is more precise, to a more precise one at any distance, and, if it was only a warning or lies far back, to the
-    exception that did end the process.
+    exception that did end the process. An everyday exception gives way to a precise line right behind it: its message.
     """
     candidate = signs[0]
     for sign in signs[1:]:
         near = sign.log == candidate.log and sign.first - candidate.index <= NEAR
+        heavier = sign.weight > candidate.weight
         if candidate.fatal:
-            if near and not sign.fatal and sign.index <= candidate.index:
+            said_next = near and sign.index - candidate.index <= _MESSAGE and not sign.fatal
+            if said_next and heavier and candidate.weight <= _EVERYDAY:
                 candidate = sign
             continue
-        heavier = sign.weight > candidate.weight
-        if heavier and (sign.log == candidate.log or sign.fatal):
+        if (heavier and (sign.log == candidate.log or sign.fatal)) or (
+            sign.fatal and sign.log == candidate.log and (candidate.mild or not near)
+        ):
             candidate = sign
-        elif sign.fatal and sign.log == candidate.log:
-            if candidate.mild or (not near and sign.weight >= candidate.weight - 1):
-                candidate = sign
     return candidate
 
 
@@ -266,7 +303,7 @@ def choose(case: Case) -> Choice:
     if not ranked and failed and not case.ended_well:
         # It failed, and all that could say why was set aside: the last that was dealt with may be the one that was not.
         ranked = in_order(
-            sign for sign, why in case.set_aside if "dealt with" in why and sign.tier in ("explicit", "implicit")
+            sign for sign, why in case.set_aside if why == _HANDLED and sign.tier in ("explicit", "implicit")
         )[-1:]
         weak = bool(ranked)
     by_tier = {tier: [sign for sign in ranked if sign.tier == tier] for tier in _TIERS}
@@ -285,7 +322,9 @@ def choose(case: Case) -> Choice:
     else:
         return Choice(NONE, None, weak=not case.ended_well, remarks=remarks)
     rivals = tuple(
-        dict.fromkeys(sign.reason for sign in ranked if sign.tier == chosen.tier and sign.reason != chosen.reason)
+        dict.fromkeys(
+            sign.reason for sign in ranked if sign.tier == chosen.tier and sign.reason != chosen.reason
+        )
     )
     others = tuple(sign for sign in ranked if sign is not chosen)
     return Choice(chosen.reason, chosen, rivals, weak, remarks, others)

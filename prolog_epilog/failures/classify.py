@@ -15,7 +15,7 @@ import functools
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from profiler.findings import Evidence, Finding, Tier
@@ -60,7 +60,7 @@ def _tools(rules: Rules) -> tuple[Matcher, Namer]:
     return Matcher(rules), Namer(rules)
 
 
-def classify(logs: Sequence[LogText], ended: Ended = Ended(), rules: Rules | None = None) -> Finding:  # noqa: B008
+def classify(logs: Sequence[LogText], ended: Ended = Ended(), rules: Rules | None = None) -> Finding:
     """The one reason that these logs of one attempt give: those of its ranks, in any order.
 
     `none` for a run that ended well, `no_signature` where nothing says why it did not.
@@ -85,7 +85,8 @@ def case_of(logs: Sequence[LogText], rules: Rules | None = None) -> Case:
     signs: list[Sign] = []
     marks: list[Mark] = []
     progress: list[tuple[Counter, ...]] = []
-    for number, log in enumerate(logs):
+    for number, given in enumerate(logs):
+        log = given
         said = elastic.error_file(log.data)
         if said is not None:
             log = LogText.of(log.name, (said.callstack or said.message).encode())
@@ -99,8 +100,6 @@ def case_of(logs: Sequence[LogText], rules: Rules | None = None) -> Case:
 
 
 def _timed(sign: Sign, at: float) -> Sign:
-    from dataclasses import replace
-
     return replace(sign, at=at)
 
 
@@ -117,9 +116,8 @@ def _read(
         rule = hit.signature
         if rule.tier in ("handled", "cleanup", "ended_well"):
             marks.append(Mark(rule.tier, hit.line, number, rule.weight, rule.name))  # type: ignore[arg-type]
-        elif rule.tier not in ("benign", "progress"):
-            if hit.line.index not in benign and hit.line.index not in quoted:
-                signs.append(_sign_of(number, log, hit, several=several))
+        elif rule.tier not in ("benign", "progress") and hit.line.index not in benign | quoted:
+            signs.append(_sign_of(number, log, hit, several=several))
     for serial, chain in enumerate(chains):
         signs += namer.signs(number, serial, chain, log)
     for row in elastic.failures(log):
@@ -210,7 +208,8 @@ def _finding(logs: Sequence[LogText], case: Case, choice: Choice, unseen: tuple[
     remarks = tuple(mask(said)[:_TEXT] for said in choice.remarks)[:16]
     if sign is None:
         marks = sorted(
-            (mark for mark in case.marks if mark.kind == "ended_well"), key=lambda mark: (mark.log, mark.index)
+            (mark for mark in case.marks if mark.kind == "ended_well"),
+            key=lambda mark: (mark.log, mark.index),
         )
         evidence = (_evidence(logs[marks[-1].log], marks[-1].line),) if marks and not choice.weak else ()
         confidence = 0.9 if evidence else 0.5

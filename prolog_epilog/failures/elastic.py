@@ -54,7 +54,7 @@ class ErrorFile:
 
 class _Inner(msgspec.Struct):
     message: str = ""
-    extraInfo: dict[str, str | int | float] = {}  # noqa: N815, RUF012 - torch's name; msgspec copies it
+    extraInfo: dict[str, str | int | float] = {}  # noqa: N815 - torch's name; msgspec copies it
 
 
 class _Outer(msgspec.Struct):

@@ -87,7 +87,7 @@ class SlurmWord:
 
 @dataclass(frozen=True, slots=True)
 class NodeWord:
-    """What a node of the attempt saw while it ran: by NVML, the kernel, the health checks. `at` is in seconds since 1970."""
+    """What a node of the attempt saw: by NVML, the kernel, the health checks. `at` is in seconds since 1970."""
 
     node: str
     kind: NodeKind

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
-from prolog_epilog.failures.signature import ExceptionRule, Purpose, Rules
+from prolog_epilog.failures.signature import ExceptionRule, Rules
 from prolog_epilog.failures.signs import Sign
 from prolog_epilog.failures.taxonomy import NO_SIGNATURE
 from prolog_epilog.failures.text import LogText
@@ -68,7 +68,13 @@ class Namer:
             if raised.bare:
                 return None
             return Sign(
-                "python-uncaught", "traceback", "implicit", 2, fatal=fatal, mild=mild, **shape  # type: ignore[arg-type]
+                "python-uncaught",
+                "traceback",
+                "implicit",
+                2,
+                fatal=fatal,
+                mild=mild,
+                **shape,  # type: ignore[arg-type]
             )
         return Sign(
             rule.name,
@@ -95,12 +101,17 @@ class Namer:
             fitting = [rule for rule in fitting if rule.purpose is None or rule.purpose == meant]
         return max(
             fitting,
-            key=lambda rule: (rule.purpose is not None, rule.weight, bool(rule.message), "*" not in rule.types),
+            key=lambda rule: (
+                rule.purpose is not None,
+                rule.weight,
+                bool(rule.message),
+                "*" not in rule.types,
+            ),
             default=None,
         )
 
     def purpose(self, raised: Raised, text: LogText) -> str | None:
-        """What its stack was doing: the weightiest rule, of those the innermost frame's; else what lines near it say."""
+        """What its stack was doing: by the weightiest rule, then the innermost frame; else by the lines near it."""
         best: tuple[int, int, str] | None = None
         for depth, frame in enumerate(reversed(raised.frames[-_INNERMOST:])):
             for rule in self._purposes:
@@ -123,6 +134,3 @@ class Namer:
 def cleaning(frames: Sequence[Frame]) -> bool:
     """Whether a stack is of clean-up: of what Python runs at its exit, or of taking a process group down."""
     return any(_CLEANING.match(frame.function.rsplit(".", 1)[-1]) for frame in frames)
-
-
-_ = Purpose

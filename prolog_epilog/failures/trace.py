@@ -12,6 +12,7 @@ The forms are those of CPython's `Lib/traceback.py`, IPython's `ultratb.py`, ric
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
@@ -25,33 +26,55 @@ Link: TypeAlias = Literal["", "cause", "context", "inner"]
 """How it follows the one before: not at all; `raise ... from`; raised while that was handled; it is what that wraps."""
 
 _LAUNCHERS: Final = frozenset(
-    "ChildFailedError CalledProcessError SignalException ProcessRaisedException ProcessExitedException "
-    "TimeoutExpired UncaughtException FailedJobError BrokenProcessPool TerminatedWorkerError SystemExit "
-    "HorovodRunError LocalWorkerFailed Exit RayActorError ActorDiedError".split()
+    {
+        "ActorDiedError",
+        "BrokenProcessPool",
+        "CalledProcessError",
+        "ChildFailedError",
+        "Exit",
+        "FailedJobError",
+        "HorovodRunError",
+        "LocalWorkerFailed",
+        "ProcessExitedException",
+        "ProcessRaisedException",
+        "RayActorError",
+        "SignalException",
+        "SystemExit",
+        "TerminatedWorkerError",
+        "TimeoutExpired",
+        "UncaughtException",
+    }
 )
 """What is raised because another process ended: it says that, not why."""
 _WRAPPERS: Final = re.compile(
     r"RemoteTraceback$|^RayTaskError|ExceptionGroup$|^WorkerError$|^JoblibException$|^TransportableException$"
 )
 _WRAPPED: Final = re.compile(r"Caught \w+ in (?:DataLoader worker|replica|pin memory thread)|ray::")
-_NEVER: Final = re.compile(r"Warning$|^(?:INFO|WARNING|ERROR|DEBUG|CRITICAL|FATAL|Epoch|Step|Error|Exception ignored)$")
+_NEVER: Final = re.compile(
+    r"Warning$|^(?:INFO|WARNING|ERROR|DEBUG|CRITICAL|FATAL|Epoch|Step|Error|Exception ignored)$"
+)
 
 _TYPE: Final = r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\(\w+\))?)"
 _NAMED: Final = re.compile(
     r"^" + _TYPE + r"(?::[ \t]*(?P<message>.*))?$",
 )
-_LOUD: Final = re.compile(r"(?:Error|Exception|Interrupt|Exit|Timeout|Failure|Expired|Iteration|Fault)(?:\(\w+\))?$")
+_LOUD: Final = re.compile(
+    r"(?:Error|Exception|Interrupt|Exit|Timeout|Failure|Expired|Iteration|Fault)(?:\(\w+\))?$"
+)
 _QUIET: Final = re.compile(r"^(?:[A-Za-z_]\w*\.)+[A-Z]\w*$|^[A-Z][a-z]+[A-Z]\w+$|^[A-Z]{2,}[a-z]\w+$")
 _LOGGED: Final = re.compile(
     r"^(?:.{0,60}?\b(?:ERROR|CRITICAL|FATAL|[Ee]rror|Exception|Caught|E)\b[\])]?[ :\-|]{1,4}|E {2,}|mxnet\.base\.)"
 )
-_FRAME: Final = re.compile(r'^(?P<pad>\s*)File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
+_FRAME: Final = re.compile(
+    r'^(?P<pad>\s*)File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$'
+)
 _IPYTHON: Final = re.compile(
     r"^(?:File )?(?P<file>\S+?\.(?:py|pyx|ipynb)|<[^>]+>)(?::(?P<line>\d+),)? in (?P<function>[^(]+)(?:\(.*)?$"
 )
 _RICH: Final = re.compile(r"^(?P<file>\S+\.py):(?P<line>\d+) in (?P<function>\S+)$")
 _ARROW: Final = re.compile(r"^\s*(?:-+>|❱)\s*\d+\s+(?P<source>.*)$")
 _HEAD: Final = re.compile(r"Traceback \(most recent call last\)|^Traceback:$")
+_WRAPS: Final = re.compile(r"^" + _TYPE + r": Traceback \(most recent call last\)")
 _ORIGINAL: Final = re.compile(r"^\s*Original Traceback")
 _CAUSE: Final = "The above exception was the direct cause of the following exception"
 _CONTEXT: Final = "During handling of the above exception, another exception occurred"
@@ -67,6 +90,8 @@ _REACH: Final = 24
 """Lines around a hit that are looked at."""
 _HITS: Final = 4000
 """Lines with a hit that are looked at from a log's start, and as many from its end: what a hostile log can cost."""
+_LATE: Final = 256 << 10
+"""Bytes at its end that are looked through for them."""
 _FRAMES: Final = 400
 
 _SEARCH: Final = compiled(
@@ -177,8 +202,14 @@ class _Reader:
     def _head(self, body: str, line: Line) -> bool:
         if not _HEAD.search(body):
             return False
+        wraps = _WRAPS.match(body.strip())
+        if wraps and self._open is not None:
+            # "ImportError: Traceback (most recent call last):": its message is another's traceback.
+            opened, self._open = self._open, None
+            self._add(Raised(wraps["type"], "", tuple(opened.frames), opened.first, line, self._link))
+            self._link = "inner"
         self._drop()
-        if _ORIGINAL.match(body):
+        if wraps or _ORIGINAL.match(body):
             self._link = "inner"
         self._open = _Open(line.index, _indent(body), last=line)
         return True
@@ -201,9 +232,7 @@ class _Reader:
         opened = self._open
         if len(opened.frames) >= _FRAMES:
             del opened.frames[_FRAMES // 2]
-        opened.frames.append(
-            Frame(found["file"], int(found["line"] or 0), (found["function"] or "").strip())
-        )
+        opened.frames.append(Frame(found["file"], int(found["line"] or 0), (found["function"] or "").strip()))
         opened.source_due, opened.last, opened.idle = True, line, 0
         return True
 
@@ -211,7 +240,12 @@ class _Reader:
         opened = self._open
         stripped = body.strip()
         deep = _indent(body) - (opened.indent if opened else 0)
-        if opened is not None and opened.source_due and deep >= 3 and not _LOUD.search(stripped.split(":")[0]):
+        if (
+            opened is not None
+            and opened.source_due
+            and deep >= 3
+            and not _LOUD.search(stripped.split(":")[0])
+        ):
             return False
         named = _named(stripped, within=opened is not None and bool(opened.frames))
         bare = named is None and opened is None
@@ -223,10 +257,13 @@ class _Reader:
         name, message = named
         frames = tuple(opened.frames) if opened else ()
         first = opened.first if opened else line.index
-        link = self._link
-        self.done.append(Raised(name, message, frames, first, line, link, bare=not frames))
-        self._open, self._link = None, ""
+        self._open = None
+        self._add(Raised(name, message, frames, first, line, self._link, bare=not frames))
         return True
+
+    def _add(self, raised: Raised) -> None:
+        self.done.append(raised)
+        self._link = ""
 
     def _other(self, body: str) -> None:
         if self._open is not None:
@@ -244,7 +281,7 @@ class _Reader:
             self._message -= 1
             last = self.done[-1]
             stripped = body.strip()
-            if stripped and (body[:1] in " \t" or not last.message) and len(last.message) < 2000:
+            if stripped and body[:1] in (" ", "\t") and len(last.message) < 2000:
                 self.done[-1] = replace(last, message=(last.message + "\n" + stripped[:600]).strip())
             else:
                 self._message = 0
@@ -253,9 +290,7 @@ class _Reader:
         """Close what is open without its end: a log that was cut off, or another process' lines."""
         opened, self._open = self._open, None
         if opened is not None and opened.frames and opened.last is not None:
-            raised = Raised("", "", tuple(opened.frames), opened.first, opened.last, self._link)
-            self.done.append(raised)
-            self._link = ""
+            self._add(Raised("", "", tuple(opened.frames), opened.first, opened.last, self._link))
 
 
 def _named(text: str, *, within: bool) -> tuple[str, str] | None:
@@ -338,9 +373,9 @@ def _hits(text: LogText) -> list[int]:
         found.append(index)
         position = text.end_of(index)
     if len(found) >= _HITS:
-        position = max(position, len(data) - (2 << 20))
-        late: list[int] = []
-        while len(late) < _HITS and (match := _SEARCH.search(data, position)):
+        position = max(position, len(data) - _LATE)
+        late: deque[int] = deque(maxlen=_HITS)
+        while match := _SEARCH.search(data, position):
             index = text.index_at(match.start())
             late.append(index)
             position = text.end_of(index)

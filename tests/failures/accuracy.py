@@ -53,7 +53,7 @@ def labelled(folder: Path) -> list[Labelled]:
     rows = [json.loads(line) for line in (folder / "labels.jsonl").read_text().splitlines() if line.strip()]
     return [
         Labelled(
-            folder / "logs" / row["file"],
+            folder / "logs" / Path(row["file"]).name,
             row["reason"],
             frozenset(row.get("also_acceptable", ())),
             bool(row.get("misleading")),
@@ -79,7 +79,9 @@ def accuracy(found: Sequence[Answer], *, exact: bool = False) -> float:
 
 def macro_f1(found: Sequence[Answer]) -> float:
     """The mean over the labels' reasons of F1; an accepted other answer counts as the label."""
-    pairs = [(answer.log.reason, answer.log.reason if answer.right else answer.finding.reason) for answer in found]
+    pairs = [
+        (answer.log.reason, answer.log.reason if answer.right else answer.finding.reason) for answer in found
+    ]
     scores = []
     for reason in {true for true, _ in pairs}:
         hit = sum(true == said == reason for true, said in pairs)
@@ -103,7 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.failures.accuracy")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--json", action="store_true", help="one object")
-    parser.add_argument("--state", action="store_true", help="give Slurm's state along where the labels have it")
+    parser.add_argument(
+        "--state", action="store_true", help="give Slurm's state along where the labels have it"
+    )
     options = parser.parse_args(arguments)
     found = answers(labelled(options.folder), states=options.state)
     misled = [answer for answer in found if answer.log.misleading]
@@ -118,7 +122,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "confidence_wrong": _mean([answer.finding.confidence for answer in found if not answer.right]),
     }
     confused = Counter(
-        (answer.log.reason, answer.finding.reason) for answer in found if answer.log.reason != answer.finding.reason
+        (answer.log.reason, answer.finding.reason)
+        for answer in found
+        if answer.log.reason != answer.finding.reason
     )
     if options.json:
         print(
@@ -156,7 +162,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             finding = answer.finding
             line = finding.evidence[0] if finding.evidence else None
             said = f"line {line.line}: {line.text[:110]}" if line else "no evidence"
-            print(f"  {answer.log.path.name} {answer.log.reason} -> {finding.reason} [{finding.signature}] {said}")
+            print(
+                f"  {answer.log.path.name} {answer.log.reason} -> {finding.reason} [{finding.signature}] {said}"
+            )
     return 0
 
 
