@@ -110,7 +110,7 @@ class Reader:
     def _read(self, path: str, head: int, tail: int) -> LogText | None:
         from prolog_epilog.failures.reading import Unseen, read_log
 
-        if time.monotonic() > self._until:
+        if (left := self._until - time.monotonic()) <= 0:
             self.unseen.append(f"{path} was not read: the time for reading was up")
             return None
         try:
@@ -122,12 +122,12 @@ class Reader:
                 return None
             self._files.add(key)
         try:
-            log = read_log(path, head=head, tail=tail)
+            log = read_log(path, head=head, tail=tail, seconds=left)
         except MemoryError:
             self.unseen.append(f"{path} was not read: it needs more memory than there is for it")
             return None
         if isinstance(log, Unseen):
-            self.unseen.append(log.why)
+            self.unseen.append(f"{log}{_hint(path)}")
             return None
         self.logs.append(log)
         return log
@@ -139,6 +139,12 @@ class Reader:
             self.remarks.append(
                 f"{log.name} was changed {late:.0f} s after the end: that may be of a later attempt."
             )
+
+
+def _hint(path: str) -> str:
+    """Why a log that is not there for us may have been there for the job."""
+    own = path.startswith(("/tmp/", "/var/tmp/", "/dev/shm/")) and not os.path.lexists(path)  # noqa: S108 - a sentence
+    return "; a job may have a folder of its own in that place" if own else ""
 
 
 def main() -> None:
