@@ -12,14 +12,19 @@ if TYPE_CHECKING:
     from profiler.store.backup import restore
     from profiler.store.errors import StoreError
     from profiler.store.facts import JobFacts, Wanted
-    from profiler.store.queries import CursorError, EventQuery, JobQuery, VerdictQuery
+    from profiler.store.judging import Case, Judged
+    from profiler.store.queries import CursorError, EventQuery, JobQuery
     from profiler.store.store import Store, open_store
+    from profiler.store.verdicts import ReasonsQuery, VerdictQuery
 
 __all__ = [
+    "Case",
     "CursorError",
     "EventQuery",
     "JobFacts",
     "JobQuery",
+    "Judged",
+    "ReasonsQuery",
     "Store",
     "StoreError",
     "VerdictQuery",
@@ -33,12 +38,15 @@ _HOMES = {
     "StoreError": "errors",
     "JobFacts": "facts",
     "Wanted": "facts",
+    "Case": "judging",
+    "Judged": "judging",
     "CursorError": "queries",
     "EventQuery": "queries",
     "JobQuery": "queries",
-    "VerdictQuery": "queries",
     "Store": "store",
     "open_store": "store",
+    "ReasonsQuery": "verdicts",
+    "VerdictQuery": "verdicts",
 }
 
 

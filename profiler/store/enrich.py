@@ -9,15 +9,15 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import Connection, bindparam, select, update
 
-from profiler.answers import Verdict
 from profiler.records import JobRef
 from profiler.store.bulk import chunks, lock, upsert
 from profiler.store.facts import JobFacts, Seen, Wanted, fitted
-from profiler.store.ingest import by_job, find_jobs, own_verdicts, settle, write
+from profiler.store.ingest import by_job, find_jobs, settle, write
+from profiler.store.judging import mark, settled_badly, with_finding
 from profiler.store.merge import clean
-from profiler.store.schema import decision, job, verdict
+from profiler.store.schema import decision, job
 
-__all__ = ["enrich", "put_decisions", "put_verdicts", "wanting"]
+__all__ = ["enrich", "put_decisions", "wanting"]
 
 _RUNNING: Final = 120.0
 """Seconds until Slurm is asked again about a job that runs: its end is told by its nodes, at once."""
@@ -97,13 +97,11 @@ def _enrich(connection: Connection, cluster: str, of_job: Mapping[int, list[JobF
         seen = [Seen(pk, row["restarts"], row["sort_at"]) for pk, row in attempts.items()]
         matched += ((attempts[fit.pk], one) for one, fit in fitted(several, seen))
     nodes = by_job(connection, [row["pk"] for row, _ in matched])
-    changed, settled, owners = {}, {}, {}
+    changed, settled = {}, {}
     for stored, one in matched:
         if stored["facts_final"] and not one.final:
             continue  # an older look at Slurm, or a cache of it
         row = stored | _told(stored, one)
-        if row["uid"] != stored["uid"]:
-            owners[row["pk"]] = row["uid"]
         row |= {"facts_at": at, "facts_final": one.final, "asked": 0}
         settle(row, list(nodes[row["pk"]].values()))
         if not one.final:
@@ -113,7 +111,9 @@ def _enrich(connection: Connection, cluster: str, of_job: Mapping[int, list[JobF
     write(connection, list(settled.values()))
     if changed:
         connection.execute(_WRITE, list(changed.values()))
-    own_verdicts(connection, owners)
+    found = with_finding(connection, list(settled))
+    judged = (row for pk, row in settled.items() if pk in found or settled_badly(row))
+    mark(connection, ((row["pk"], cluster, row["facts_final"]) for row in judged), at)
     return len(settled)
 
 
@@ -171,28 +171,3 @@ def _joined(line: Mapping[str, Any]) -> dict[str, Any]:
 
 def _json(line: Mapping[str, Any]) -> str:
     return msgspec.json.encode(line).decode()
-
-
-def put_verdicts(connection: Connection, verdicts: Sequence[Verdict], at: float) -> int:
-    """Write verdicts, one an attempt and source: the later one stays. Those of unknown attempts are passed over."""
-    lock(connection, sorted({one.cluster for one in verdicts}))
-    rows: dict[tuple[int, str], dict[str, Any]] = {}
-    for cluster in sorted({one.cluster for one in verdicts}):
-        wanted = {(one.job_id, one.restarts, one.source): one for one in verdicts if one.cluster == cluster}
-        for ids in chunks(sorted({key[0] for key in wanted})):
-            for row in find_jobs(connection, cluster, ids):
-                for source in ("root", "user"):
-                    one = wanted.get((row["job_id"], row["restarts"], source))
-                    if one is not None:
-                        rows[row["pk"], source] = {
-                            "job": row["pk"],
-                            "cluster": cluster,
-                            "uid": row["uid"],
-                            "at": at if one.at is None else one.at,
-                            "reason": clean(one.reason),
-                            "confidence": one.confidence,
-                            "evidence": clean(one.evidence),
-                            "source": source,
-                        }
-    upsert(connection, verdict, [rows[key] for key in sorted(rows)], key=("job", "source"))
-    return len(rows)

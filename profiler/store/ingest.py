@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
-from profiler.records import GpuSeries, GpuUse, JobSeries, JobUsage, NodeEvent, Record
+from profiler.records import GpuUse, JobUsage, NodeEvent, Record
 from profiler.store.bulk import chunks, insert_new, lock, upsert
+from profiler.store.judging import mark, mark_by_events, settled_badly, take_findings
 from profiler.store.merge import Attempt, Batch, Changes, clean, encoded, merged_node, newer_series, told_by
-from profiler.store.schema import gpu_usage, job, job_node, node, node_check, node_event, series, verdict
+from profiler.store.packing import packed
+from profiler.store.schema import gpu_usage, job, job_node, node, node_check, node_event, series
 from profiler.store.sums import JOB_SUMS, NODE_SUMS, job_sums, told_gpus
 
-__all__ = ["by_job", "find_jobs", "own_verdicts", "packed", "settle", "take", "unpacked", "write"]
+__all__ = ["by_job", "find_jobs", "settle", "take", "write"]
 
 _FACTS: Final = (
     "uid",
@@ -45,9 +45,9 @@ _STATE: Final = (
 _CHANGING: Final = (*_FACTS, *_TOLD, *_OUTCOME, *_STATE, "gpus", *JOB_SUMS)
 """The columns of a job that records change."""
 
-_FIND = select(job.c.pk, job.c.job_id, job.c.restarts, *(job.c[name] for name in _CHANGING)).where(
-    job.c.cluster == bindparam("cluster_"), job.c.job_id.in_(bindparam("ids", expanding=True))
-)
+_FIND = select(
+    job.c.pk, job.c.job_id, job.c.restarts, job.c.state, *(job.c[name] for name in _CHANGING)
+).where(job.c.cluster == bindparam("cluster_"), job.c.job_id.in_(bindparam("ids", expanding=True)))
 _FIND_WHOLE = select(job).where(
     job.c.cluster == bindparam("cluster_"), job.c.job_id.in_(bindparam("ids", expanding=True))
 )
@@ -80,7 +80,6 @@ _UPDATE = (
 _FORGET_GPUS = delete(gpu_usage).where(
     gpu_usage.c.job == bindparam("job_"), gpu_usage.c.node == bindparam("node_")
 )
-_OWN = update(verdict).where(verdict.c.job == bindparam("job_")).values(uid=bindparam("uid_"))
 _GPU_FIELDS: Final = tuple(
     name for name in GpuUse.__struct_fields__ if name not in ("gpu", "throttled", "xids", "faults")
 )
@@ -94,6 +93,7 @@ def take(connection: Connection, records: Sequence[Record], at: float) -> None:
         _take_jobs(connection, batch.jobs, at)
     if batch.events:
         _take_events(connection, list(batch.events.values()))
+        mark_by_events(connection, list(batch.events.values()), at)
     heard = [{"cluster": cluster, "name": name, "heard": at} for cluster, name in sorted(batch.nodes)]
     upsert(connection, node, heard, newer="heard")
 
@@ -123,20 +123,19 @@ def _take_jobs(connection: Connection, told: Mapping[Attempt, Changes], at: floa
         connection.execute(_FORGET_GPUS, outdated)
     if gpus:
         connection.execute(insert(gpu_usage), gpus)
-    since = _take_series(connection, {pk: told[key] for pk, key in keys.items()}, at)
-    owners = {}
+    told_of = {pk: told[key] for pk, key in keys.items()}
+    since = _take_series(connection, told_of, at)
+    found = take_findings(connection, told_of)
     for pk, key in keys.items():
         row, changes = jobs[key], told[key]
-        uid = row["uid"]
         row |= told_by(row, changes.started, final=row["facts_at"] is not None)
         if changes.ended:
             row["ask_at"], row["asked"] = at, 0
         row["touched"] = max(row["touched"], at)
-        settle(row, list(stored[pk].values()), since.get(pk))
-        if row["uid"] != uid:
-            owners[pk] = row["uid"]
+        settle(row, list(stored[pk].values()), since.get(pk, found.get(pk)))
     write(connection, jobs.values())
-    own_verdicts(connection, owners)
+    judged = ((pk, jobs[key]) for pk, key in keys.items() if pk in found or settled_badly(jobs[key]))
+    mark(connection, ((pk, keys[pk][0], row["facts_final"]) for pk, row in judged), at)
 
 
 def _attempts(
@@ -236,12 +235,6 @@ def write(connection: Connection, rows: Iterable[Mapping[str, Any]]) -> None:
         connection.execute(_UPDATE, values)
 
 
-def own_verdicts(connection: Connection, owners: Mapping[int, int | None]) -> None:
-    """Tell verdicts whose their job is, by which they are searched, when that has become known."""
-    if owners:
-        connection.execute(_OWN, [{"job_": pk, "uid_": uid} for pk, uid in owners.items()])
-
-
 def gpu_rows(pk: int, usage: JobUsage) -> list[dict[str, Any]]:
     """The rows of gpu_usage of a record."""
     return [
@@ -260,27 +253,6 @@ def gpu_rows(pk: int, usage: JobUsage) -> list[dict[str, Any]]:
         }
         for place, use in enumerate(usage.gpus)
     ]
-
-
-class _Columns(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is packed of a series."""
-
-    gpus: tuple[GpuSeries, ...] = ()
-    cpus: tuple[float | None, ...] = ()
-    memory_bytes: tuple[float | None, ...] = ()
-
-
-_columns_decoder = msgspec.json.Decoder(_Columns)
-
-
-def packed(record: JobSeries) -> bytes:
-    """The columns of a series, compressed: JSON by zlib, which every Python can read in ten years."""
-    return zlib.compress(msgspec.json.encode(_Columns(record.gpus, record.cpus, record.memory_bytes)), 6)
-
-
-def unpacked(data: bytes) -> _Columns:
-    """The columns of a series again."""
-    return _columns_decoder.decode(zlib.decompress(data))
 
 
 def _take_series(connection: Connection, told: Mapping[int, Changes], at: float) -> dict[int, float]:

@@ -1,7 +1,8 @@
 """Which of several records about one thing counts. Pure: the same whatever the order in which they come.
 
 Of two starts (or ends) of a job on a node the one counts that was told by a better witness, then the earlier one; of
-usage and series the one with the higher serial. So a store is a function of the set of records that it was given.
+usage, series and findings the one with the higher serial. So a store is a function of the set of records that it was
+given.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from profiler.records import JobEnded, JobSeries, JobStarted, JobUsage, NodeEvent, Record
+from profiler.records import JobEnded, JobFinding, JobSeries, JobStarted, JobUsage, NodeEvent, Record
 from profiler.store.sums import NODE_SUMS, node_sums
 
 __all__ = [
@@ -69,9 +70,10 @@ class Changes:
     ended: dict[str, JobEnded] = field(default_factory=dict)
     usage: dict[str, JobUsage] = field(default_factory=dict)
     series: dict[str, JobSeries] = field(default_factory=dict)
+    finding: dict[str, JobFinding] = field(default_factory=dict)
 
     def nodes(self) -> list[str]:
-        """The nodes that are told of."""
+        """The nodes that tell what the job did there."""
         return sorted({*self.started, *self.ended, *self.usage, *self.series})
 
 
@@ -102,12 +104,14 @@ class Batch:
                 _keep(changes.ended, record, _end_rank)
             elif isinstance(record, JobUsage):
                 _keep(changes.usage, record, _serial_rank)
+            elif isinstance(record, JobFinding):
+                _keep(changes.finding, record, _finding_rank)
             else:
                 _keep(changes.series, record, _serial_rank)
         return batch
 
 
-def _keep(best: dict[str, Any], record: Any, rank: Any) -> None:  # noqa: ANN401 - four kinds, each with its rank
+def _keep(best: dict[str, Any], record: Any, rank: Any) -> None:  # noqa: ANN401 - five kinds, each with its rank
     other = best.get(record.node)
     if other is None or rank(record) < rank(other):
         best[record.node] = record
@@ -124,6 +128,10 @@ def _end_rank(record: JobEnded) -> tuple[int, float]:
 
 def _serial_rank(record: JobUsage | JobSeries) -> tuple[int, bool, float]:
     return -record.serial, not record.final, -record.at
+
+
+def _finding_rank(record: JobFinding) -> tuple[int, float]:
+    return -record.serial, -record.at
 
 
 def merged_node(stored: Mapping[str, Any] | None, changes: Changes, node: str) -> tuple[Row, bool]:

@@ -13,10 +13,11 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 from sqlalchemy import (
+    Column,
     ColumnElement,
     Connection,
     RowMapping,
@@ -41,16 +42,26 @@ from profiler.answers import (
     NodeUse,
     Series,
     Usage,
-    Verdict,
-    Verdicts,
 )
 from profiler.records import GpuRef, GpuUse, HostUse, JobRef, NodeEvent
 from profiler.store.bulk import chunks
-from profiler.store.ingest import unpacked
 from profiler.store.merge import END_SOURCES, HOST_SOURCES
-from profiler.store.schema import gpu_usage, job, job_node, node, node_check, node_event, series, verdict
+from profiler.store.packing import unpacked
+from profiler.store.schema import gpu_usage, job, job_node, node, node_check, node_event, series
 
-__all__ = ["LIMIT", "CursorError", "EventQuery", "JobQuery", "VerdictQuery"]
+__all__ = [
+    "LIMIT",
+    "LISTED",
+    "STATE",
+    "CursorError",
+    "EventQuery",
+    "JobQuery",
+    "event_of",
+    "gpu_use",
+    "host_use",
+    "page",
+    "unsearched",
+]
 
 LIMIT: Final = 1000
 """Most rows of a page."""
@@ -69,14 +80,14 @@ _UNDER_WAY: Final = ("PENDING", "RUNNING", "SUSPENDED")
 """Slurm's states of jobs that have not ended."""
 _OUTDATED = and_(job.c.ended.is_not(None), job.c.facts_final.is_(False), job.c.state.in_(_UNDER_WAY))
 """Its nodes have told of its end since Slurm was asked: how it is now is not known."""
-_SHOWN = (
-    job.c.pk,
-    *(case((_OUTDATED, None), else_=job.c.state) if name == "state" else job.c[name] for name in _SUMMARY),
-)
+STATE = case((_OUTDATED, None), else_=job.c.state).label("state")
+"""Slurm's word for how a job is, as it is answered."""
+_SHOWN = (job.c.pk, *(STATE if name == "state" else job.c[name] for name in _SUMMARY))
 """The row's key, and its columns as they are answered."""
 
 # By place, not by name: a page may have a thousand
-_LISTED = select(*_SHOWN).where(job.c.pk.in_(bindparam("keys", expanding=True)))
+LISTED = select(*_SHOWN).where(job.c.pk.in_(bindparam("keys", expanding=True)))
+"""Rows of `job` by their keys: the key, then the members of a `JobSummary`."""
 
 
 class CursorError(ValueError):
@@ -114,18 +125,17 @@ class EventQuery:
     cursor: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerdictQuery:
-    """Which verdicts: of a user's jobs, of one job or attempt, or all."""
+class _Paged(Protocol):
+    """What every question for a page has. `since` <= the row's time < `until`."""
 
-    cluster: str
-    uid: int | None = None
-    job_id: int | None = None
-    restarts: int | None = None
-    since: float | None = None
-    until: float | None = None
-    limit: int = 100
-    cursor: str | None = None
+    @property
+    def since(self) -> float | None: ...
+    @property
+    def until(self) -> float | None: ...
+    @property
+    def limit(self) -> int: ...
+    @property
+    def cursor(self) -> str | None: ...
 
 
 def find(
@@ -161,25 +171,27 @@ def jobs(connection: Connection, query: JobQuery) -> Jobs:
     for name in ("user", "account", "state"):
         value = getattr(query, name)
         if value is not None:
-            wanted = wanted.where((job.c[name] if query.ended_since is None else _unsearched(name)) == value)
+            wanted = wanted.where(
+                (job.c[name] if query.ended_since is None else unsearched(job.c[name])) == value
+            )
     if query.ended_since is not None:
         wanted = wanted.where(job.c.ended >= query.ended_since)
     if query.state in _UNDER_WAY:  # few, and the last of a list: no index has to hold it
         wanted = wanted.where(not_(_OUTDATED))
-    keys, after = _page(connection, wanted, job.c.sort_at, query)
+    keys, after = page(connection, wanted, job.c.sort_at, query)
     rows: dict[int, JobSummary] = {}
     for some in chunks([pk for pk, _ in keys]):
-        for row in connection.execute(_LISTED, {"keys": some}):
+        for row in connection.execute(LISTED, {"keys": some}):
             rows[row[0]] = JobSummary(*row[1:])
     return Jobs(tuple(rows[pk] for pk, _ in keys if pk in rows), after)
 
 
-def _unsearched(name: str) -> ColumnElement[str]:
+def unsearched(column: Column[Any]) -> ColumnElement[str]:
     """A column of text by which no index is entered.
 
     SQLite would take the index with the most equalities, and read and sort all that an account ever ran.
     """
-    return job.c[name].concat("")
+    return column.concat("")
 
 
 def usage(connection: Connection, pk: int, of: JobSummary, node: str | None = None) -> Usage:
@@ -189,7 +201,7 @@ def usage(connection: Connection, pk: int, of: JobSummary, node: str | None = No
     if node is not None:
         wanted = wanted.where(gpu_usage.c.node == node)
     for one in connection.execute(wanted).mappings():
-        gpus.setdefault(one["node"], []).append(_gpu_use(one))
+        gpus.setdefault(one["node"], []).append(gpu_use(one))
     nodes = select(job_node).where(job_node.c.job == pk)
     if node is not None:
         nodes = nodes.where(job_node.c.node == node)
@@ -198,17 +210,6 @@ def usage(connection: Connection, pk: int, of: JobSummary, node: str | None = No
 
 
 def _node_use(row: RowMapping, gpus: tuple[GpuUse, ...]) -> NodeUse:
-    host = None
-    if row["host_source"] is not None:
-        host = HostUse(
-            source=_HOST[row["host_source"]],
-            cpu_seconds=row["cpu_seconds"],
-            cpus=row["cpus"],
-            memory_peak_bytes=row["memory_peak_bytes"],
-            memory_working_bytes=row["memory_working_bytes"],
-            memory_limit_bytes=row["memory_limit_bytes"],
-            oom_kills=row["oom_kills"],
-        )
     return NodeUse(
         node=row["node"],
         since=row["since"] if row["since"] is not None else row["started_at"],
@@ -216,9 +217,24 @@ def _node_use(row: RowMapping, gpus: tuple[GpuUse, ...]) -> NodeUse:
         final=bool(row["final"]),
         ended_by=None if row["end_source"] is None else _END[row["end_source"]],
         gpus=gpus,
-        host=host,
+        host=host_use(row),
         unseen_seconds=row["unseen_seconds"],
         note=row["note"],
+    )
+
+
+def host_use(row: RowMapping) -> HostUse | None:
+    """A job's processors and memory on a node, out of a row of job_node."""
+    if row["host_source"] is None:
+        return None
+    return HostUse(
+        source=_HOST[row["host_source"]],
+        cpu_seconds=row["cpu_seconds"],
+        cpus=row["cpus"],
+        memory_peak_bytes=row["memory_peak_bytes"],
+        memory_working_bytes=row["memory_working_bytes"],
+        memory_limit_bytes=row["memory_limit_bytes"],
+        oom_kills=row["oom_kills"],
     )
 
 
@@ -226,7 +242,8 @@ _HOST: Final[tuple[Literal["cgroup2", "cgroup1", "proc"], ...]] = HOST_SOURCES
 _END: Final[tuple[Literal["epilog", "reconciled", "reboot"], ...]] = END_SOURCES
 
 
-def _gpu_use(row: RowMapping) -> GpuUse:
+def gpu_use(row: RowMapping) -> GpuUse:
+    """A row of gpu_usage as it was told."""
     return GpuUse(
         gpu=GpuRef(row["minor"], row["uuid"], row["name"], row["parent_uuid"]),
         throttled=None if row["throttled"] is None else _throttled.decode(row["throttled"]),
@@ -266,7 +283,7 @@ def nodes(connection: Connection, cluster: str, name: str | None = None) -> Node
     # By their ids, not by a join: PostgreSQL would read all events for it
     for ids in chunks(connection.execute(checks).scalars().all()):
         for row in connection.execute(select(node_event).where(node_event.c.id.in_(ids))).mappings():
-            unwell.setdefault(row["node"], []).append(_event(row))
+            unwell.setdefault(row["node"], []).append(event_of(row))
     return Nodes(
         tuple(
             NodeSummary(
@@ -305,12 +322,13 @@ def events(connection: Connection, query: EventQuery) -> Events:
     wanted = select(node_event.c.pk, node_event.c.at).where(
         node_event.c.cluster == query.cluster, node_event.c.node == query.node
     )
-    keys, after = _page(connection, wanted, node_event.c.at, query)
+    keys, after = page(connection, wanted, node_event.c.at, query)
     rows = _by_key(connection, node_event, [pk for pk, _ in keys])
-    return Events(tuple(_event(row) for row in rows), after)
+    return Events(tuple(event_of(row) for row in rows), after)
 
 
-def _event(row: RowMapping) -> NodeEvent:
+def event_of(row: RowMapping) -> NodeEvent:
+    """A row of node_event as it was told."""
     return NodeEvent(
         id=row["id"],
         cluster=row["cluster"],
@@ -325,39 +343,11 @@ def _event(row: RowMapping) -> NodeEvent:
     )
 
 
-def verdicts(connection: Connection, query: VerdictQuery) -> Verdicts:
-    """A page of verdicts. Raises CursorError."""
-    wanted = select(verdict.c.pk, verdict.c.at)
-    if query.job_id is None:
-        wanted = wanted.where(verdict.c.cluster == query.cluster)
-    else:
-        # Its attempts are looked up first, and nothing else is searched by: a planner might take the cluster's verdicts
-        attempts = select(job.c.pk).where(job.c.cluster == query.cluster, job.c.job_id == query.job_id)
-        if query.restarts is not None:
-            attempts = attempts.where(job.c.restarts == query.restarts)
-        found = connection.execute(attempts.order_by(job.c.restarts.desc()).limit(LIMIT)).scalars().all()
-        wanted = wanted.where(verdict.c.job.in_(found))
-    if query.uid is not None:
-        wanted = wanted.where(verdict.c.uid == query.uid)
-    keys, after = _page(connection, wanted, verdict.c.at, query)
-    rows = {
-        row["pk"]: row
-        for some in chunks([pk for pk, _ in keys])
-        for row in connection.execute(
-            select(verdict, job.c.job_id, job.c.restarts)
-            .join(job, job.c.pk == verdict.c.job)
-            .where(verdict.c.pk.in_(some))
-        ).mappings()
-    }
-    names = ("cluster", "job_id", "restarts", "reason", "confidence", "evidence", "source", "at")
-    return Verdicts(tuple(Verdict(**{name: rows[pk][name] for name in names}) for pk, _ in keys), after)
-
-
-def _page(
+def page(
     connection: Connection,
     wanted: Select[int, float],
     when: ColumnElement[float],
-    query: JobQuery | EventQuery | VerdictQuery,
+    query: _Paged,
 ) -> tuple[Sequence[tuple[int, float]], str | None]:
     """The keys and times of a page's rows, read from an index alone, and the cursor of the next page.
 

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Table, and_, delete, func, or_, select, tuple
 
 from profiler.store.schema import (
     decision,
+    finding,
     gpu_usage,
     job,
     job_node,
@@ -20,6 +21,7 @@ from profiler.store.schema import (
     node_event,
     series,
     smoke,
+    unjudged,
     verdict,
 )
 
@@ -131,7 +133,7 @@ def _jobs(
         ).scalars()
     )
     if old:
-        for table in (gpu_usage, job_node, series, verdict):
+        for table in (gpu_usage, job_node, series, finding, unjudged, verdict):
             connection.execute(delete(table).where(table.c.job.in_(old)))
         connection.execute(delete(job).where(job.c.pk.in_(old)))
     return (keys[-1].sort_at, keys[-1].pk), len(old)

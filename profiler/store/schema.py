@@ -26,7 +26,19 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-__all__ = ["SEARCHED", "TABLES", "gpu_usage", "job", "job_node", "metadata", "node_event", "series"]
+__all__ = [
+    "SEARCHED",
+    "TABLES",
+    "finding",
+    "gpu_usage",
+    "job",
+    "job_node",
+    "metadata",
+    "node_event",
+    "series",
+    "unjudged",
+    "verdict",
+]
 
 metadata = MetaData(
     naming_convention={
@@ -216,18 +228,47 @@ decision = Table(
     sqlite_with_rowid=False,
 )
 
+# What a node read in the ends of a job's logs: the newest word
+finding = Table(
+    "finding",
+    metadata,
+    _job_key(),
+    Column("node", Text(), primary_key=True),
+    Column("serial", _Big, nullable=False),
+    Column("at", _Real, nullable=False),
+    Column("body", Text(), nullable=False),
+)
+
+# Attempts whose verdict is to be made, or made again: `due` is when, by the service's clock
+unjudged = Table(
+    "unjudged",
+    metadata,
+    _job_key(),
+    Column("cluster", Text(), nullable=False),
+    Column("due", _Real, nullable=False),
+    # Another one each time that something is told of the attempt: a verdict that was made without it is not written
+    Column("mark", _Big, nullable=False),
+)
+
+# Why an attempt failed. What lists and sums are made of stands beside the whole of it (`body`)
 verdict = Table(
     "verdict",
     metadata,
-    Column("pk", _Key, primary_key=True, autoincrement=True),
-    Column("job", _Key, ForeignKey("job.pk", ondelete="CASCADE"), nullable=False),
+    _job_key(),
     Column("cluster", Text(), nullable=False),
+    Column("job_id", _Big, nullable=False),
     Column("uid", _Big),
+    *_text("user", "account", "name"),
+    # Its end
     Column("at", _Real, nullable=False),
     Column("reason", Text(), nullable=False),
+    Column("tier", Text(), nullable=False),
     Column("confidence", _Real),
-    *_text("evidence"),
+    *_text("signature", "fingerprint"),
     Column("source", Text(), nullable=False),
+    # GPUs asked for, times run time; and the run time
+    *_columns(_Real, "gpu_seconds", "runtime"),
+    Column("body", Text(), nullable=False),
 )
 
 # A measured speed of a workload with so many CPUs and so much memory
@@ -326,15 +367,68 @@ SEARCHED = (
         sqlite_where=text("ended_at IS NULL"),
         postgresql_where=text("ended_at IS NULL"),
     ),
+    # What ended on a node about the time of an event there
+    Index(
+        "ix_job_node_ended",
+        job_node.c.node,
+        job_node.c.ended_at,
+        job_node.c.started_at,
+        job_node.c.job,
+        sqlite_where=text("ended_at IS NOT NULL"),
+        postgresql_where=text("ended_at IS NOT NULL"),
+    ),
     Index("ix_series_touched", series.c.touched),
     Index("uq_node_event_id", node_event.c.id, unique=True),
     Index("ix_node_event_node", node_event.c.cluster, node_event.c.node, node_event.c.at, node_event.c.pk),
     Index("ix_node_event_at", node_event.c.at),
     Index("ix_decision_at", decision.c.at),
     Index("ix_decision_job", decision.c.cluster, decision.c.job_id),
-    Index("uq_verdict_job_source", verdict.c.job, verdict.c.source, unique=True),
-    Index("ix_verdict_at", verdict.c.cluster, verdict.c.at, verdict.c.pk),
-    Index("ix_verdict_uid", verdict.c.cluster, verdict.c.uid, verdict.c.at, verdict.c.pk),
+    Index("ix_unjudged_due", unjudged.c.cluster, unjudged.c.due, unjudged.c.job, unjudged.c.mark),
+    # A page of verdicts, and the table of reasons, are read from this alone
+    Index(
+        "ix_verdict_at",
+        verdict.c.cluster,
+        verdict.c.at,
+        verdict.c.job,
+        verdict.c.reason,
+        verdict.c.account,
+        verdict.c.user,
+        verdict.c.uid,
+        verdict.c.job_id,
+        verdict.c.gpu_seconds,
+        verdict.c.runtime,
+        verdict.c.fingerprint,
+    ),
+    Index(
+        "ix_verdict_uid",
+        verdict.c.cluster,
+        verdict.c.uid,
+        verdict.c.at,
+        verdict.c.job,
+        verdict.c.reason,
+        verdict.c.account,
+        verdict.c.job_id,
+        verdict.c.gpu_seconds,
+        verdict.c.runtime,
+    ),
+    # A user's failures by the same evidence, and by the same reason under the same name
+    Index(
+        "ix_verdict_fingerprint",
+        verdict.c.cluster,
+        verdict.c.uid,
+        verdict.c.fingerprint,
+        verdict.c.at,
+        verdict.c.job,
+    ),
+    Index(
+        "ix_verdict_name",
+        verdict.c.cluster,
+        verdict.c.uid,
+        verdict.c.reason,
+        verdict.c.name,
+        verdict.c.at,
+        verdict.c.job,
+    ),
     Index(
         "ix_profile_point_workload",
         profile_point.c.cluster,

@@ -20,17 +20,31 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from profiler.answers import Events, Jobs, JobSummary, Nodes, Series, Usage, Verdict, Verdicts
+from profiler.answers import (
+    DecisionAnswer,
+    Events,
+    Jobs,
+    JobSummary,
+    Nodes,
+    Reasons,
+    Series,
+    Usage,
+    VerdictAnswer,
+    Verdicts,
+)
 from profiler.records import Record
-from profiler.store import enrich, ingest, queries, upgrade
+from profiler.store import enrich, ingest, judging, queries, upgrade
 from profiler.store import retention as retention_
+from profiler.store import verdicts as verdicts_
 from profiler.store.backup import Copied, back_up
 from profiler.store.bulk import lock
 from profiler.store.engine import Engines
 from profiler.store.errors import StoreError, told
 from profiler.store.facts import JobFacts, Wanted
-from profiler.store.queries import EventQuery, JobQuery, VerdictQuery
+from profiler.store.judging import Case, Judged
+from profiler.store.queries import EventQuery, JobQuery
 from profiler.store.retention import Purged
+from profiler.store.verdicts import ReasonsQuery, VerdictQuery
 
 __all__ = ["Store", "open_store"]
 
@@ -117,12 +131,15 @@ class Store:
         with self.writing("Decisions cannot be written.") as connection:
             return enrich.put_decisions(connection, cluster, lines)
 
-    def put_verdicts(self, verdicts: Sequence[Verdict], at: float | None = None) -> int:
-        """Write verdicts, one an attempt and source; how many were of attempts in the store."""
-        if not verdicts:
-            return 0
+    def put_verdicts(self, judged: Sequence[Judged], at: float | None = None) -> tuple[Judged, ...]:
+        """Write what cases came to; those that say something new: a first verdict, or another reason than before.
+
+        A case of which more was told meanwhile is not written: it comes again.
+        """
+        if not judged:
+            return ()
         with self.writing("Verdicts cannot be written.") as connection:
-            return enrich.put_verdicts(connection, verdicts, time.time() if at is None else at)
+            return judging.put(connection, judged, time.time() if at is None else at)
 
     # What is asked
 
@@ -179,10 +196,39 @@ class Store:
         with self.reading("Events cannot be listed.") as connection:
             return queries.events(connection, query)
 
+    def unjudged(self, cluster: str, limit: int, now: float) -> tuple[Case, ...]:
+        """Attempts whose verdict is to be made now, or made again, each with all that is known of it."""
+        with self.reading("Attempts without a verdict cannot be listed.") as connection:
+            return judging.cases(connection, cluster, limit, now)
+
     def verdicts(self, query: VerdictQuery) -> Verdicts:
-        """A page of verdicts, the latest first. Raises CursorError."""
+        """A page of verdicts, the last to end first. Raises CursorError."""
         with self.reading("Verdicts cannot be listed.") as connection:
-            return queries.verdicts(connection, query)
+            return verdicts_.verdicts(connection, query)
+
+    def verdict(self, cluster: str, job_id: int, restarts: int | None = None) -> VerdictAnswer | None:
+        """Why an attempt failed, and what is known of failures like it. None: there is no such attempt."""
+        with self.reading("The verdict cannot be read.") as connection:
+            found = queries.find(connection, cluster, job_id, restarts)
+            if found is None:
+                return None
+            key, of = found
+            return VerdictAnswer(
+                of, verdicts_.of_attempt(connection, key), verdicts_.similar(connection, key)
+            )
+
+    def decision(self, cluster: str, job_id: int, restarts: int | None = None) -> DecisionAnswer | None:
+        """What was decided when a job was submitted. None: there is no such attempt."""
+        with self.reading("The decision cannot be read.") as connection:
+            found = queries.find(connection, cluster, job_id, restarts)
+            return (
+                None if found is None else DecisionAnswer(found[1], *verdicts_.decision(connection, found[1]))
+            )
+
+    def reasons(self, query: ReasonsQuery) -> Reasons:
+        """Failures by reason over a span of time, the costliest first."""
+        with self.reading("The table of reasons cannot be made.") as connection:
+            return verdicts_.reasons(connection, query)
 
     # Upkeep
 

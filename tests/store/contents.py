@@ -15,7 +15,7 @@ def contents(store: Store, *, told_only: bool = False) -> dict[str, list[Any]]:
 
     `told_only` leaves out what depends on when a record came, by the service's clock.
     """
-    by_clock = {"touched", "ask_at", "asked", "heard", "facts_at"} if told_only else set()
+    by_clock = {"touched", "ask_at", "asked", "heard", "facts_at", "due", "mark"} if told_only else set()
     found: dict[str, list[Any]] = {}
     with store.reading("test") as connection:
         rows = {

@@ -5,18 +5,21 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from profiler.findings import Evidence, Finding
 from profiler.records import (
     GpuRef,
     GpuSeries,
     GpuUse,
     HostUse,
     JobEnded,
+    JobFinding,
     JobRef,
     JobSeries,
     JobStarted,
     JobUsage,
     NodeEvent,
 )
+from profiler.store import Judged, Store
 
 CLUSTER = "lab"
 T0 = 1_700_000_000.0
@@ -83,6 +86,33 @@ def event(
 ) -> NodeEvent:
     key = record_id("v", name, state, node, at)
     return NodeEvent(key, CLUSTER, node, at, name, state, **more)  # type: ignore[arg-type]
+
+
+def found(
+    job: int = 1,
+    reason: str = "gpu_oom",
+    node: str = "n1",
+    serial: int = 1,
+    restarts: int = 0,
+    at: float = T0 + 3600,
+    **more: Any,
+) -> JobFinding:
+    """What the logs say, as the batch host tells it."""
+    values: dict[str, Any] = {
+        "confidence": 0.9,
+        "tier": "explicit",
+        "evidence": (Evidence("CUDA out of memory", "/home/ada/run/slurm-1.out", 12),),
+        "signature": "torch-cuda-oom",
+        "fingerprint": f"f-{reason}",
+    } | more
+    key = record_id("f", job, reason, node, serial, restarts, at)
+    return JobFinding(key, CLUSTER, node, at, JobRef(job, restarts), Finding(reason, **values), serial)
+
+
+def judge_by_logs(store: Store, at: float = T0 + 1e6) -> tuple[Judged, ...]:
+    """Judge all that is due by what its logs say alone; what was new."""
+    cases = store.unjudged(CLUSTER, 1000, at)
+    return store.put_verdicts([Judged(case, case.finding) for case in cases], at)
 
 
 def gpu(minor: int) -> GpuRef:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from profiler.answers import Verdict
+from profiler.findings import Evidence
 from profiler.store import JobFacts, JobQuery, Store, StoreError, VerdictQuery, open_store, restore
 from tests.store.contents import contents
-from tests.store.records import CLUSTER, T0, ended, event, series, started, usage
+from tests.store.records import CLUSTER, T0, ended, event, found, judge_by_logs, series, started, usage
 
 
 @pytest.fixture
@@ -30,7 +30,9 @@ def filled(store: Store) -> Store:
     store.enrich(
         [JobFacts(cluster=CLUSTER, job_id=1, state="COMPLETED", name="ångström \u2603", final=True, ended=T0)]
     )
-    store.put_verdicts([Verdict(CLUSTER, 2, 0, "oom", 0.5, "a\nb")])
+    store.take([found(2, evidence=(Evidence("a\nb\t\u2603\ud7ff"),)), found(3)], T0)
+    assert len(judge_by_logs(store)) == 2
+    store.take([found(3, serial=2)], T0)
     store.put_decisions(
         CLUSTER, [{"kind": "decision", "decision": "d-1", "at": T0, "uid": 7, "enforced": True}]
     )
@@ -53,7 +55,8 @@ def test_backup_and_restore_into_either(
         # The restored store goes on: keys are not given twice, and what is told again is known
         again.take([started(1000), started(1)], T0)
         assert len(again.jobs(JobQuery(cluster=CLUSTER)).jobs) == 40
-        assert len(again.verdicts(VerdictQuery(cluster=CLUSTER)).verdicts) == 1
+        assert again.verdicts(VerdictQuery(cluster=CLUSTER)) == filled.verdicts(VerdictQuery(cluster=CLUSTER))
+        assert [case.job.job_id for case in again.unjudged(CLUSTER, 9, T0 + 1e6)] == [3]
         again.close()
 
 

@@ -6,12 +6,11 @@ import threading
 
 import pytest
 
-from profiler.answers import Verdict
 from profiler.store import EventQuery, JobFacts, JobQuery, Store
 from profiler.store import retention as module
 from profiler.store.retention import Purged
 from tests.store.contents import contents
-from tests.store.records import CLUSTER, T0, ended, event, series, started, usage
+from tests.store.records import CLUSTER, T0, ended, event, found, judge_by_logs, series, started, usage
 
 DAY = 86400.0
 
@@ -29,8 +28,10 @@ def old_and_new(store: Store) -> None:
             ],
             end,
         )
-        store.put_verdicts([Verdict(CLUSTER, number, 0, "oom", at=end)], end)
+        store.take([found(number, at=end)], end)
+        judge_by_logs(store)
         store.put_decisions(CLUSTER, [{"kind": "decision", "decision": f"d-{number}", "at": end}])
+    store.take([found(number, serial=2) for number in (1, 2, 3, 4)], T0)
     # One that runs since long ago, and one that was never heard of again
     store.take([started(5, at=T0 - 500 * DAY), series(5)], T0 - 1)
     store.take([started(6, at=T0 - 500 * DAY, node="n6")], T0 - 500 * DAY)
@@ -42,17 +43,18 @@ def test_what_is_old_goes(store: Store) -> None:
     store.take([*kept, event("a", "ok", at=T0 - 501 * DAY), event("xid", "info", at=T0 - 500 * DAY)], T0)
     purged = store.purge(T0, 365 * DAY, 90 * DAY)
     assert purged == Purged(jobs=2, series=3, events=2, decisions=1)
-    found = contents(store)
-    assert [dict(row)["job_id"] for row in found["job"]] == [2, 3, 4, 5]
-    assert {dict(row)["job"][1] for row in found["series"]} == {4, 5}
-    assert {dict(row)["job"][1] for row in found["gpu_usage"]} == {2, 3, 4}
-    assert {dict(row)["job"][1] for row in found["job_node"]} == {2, 3, 4, 5}
-    assert {dict(row)["job"][1] for row in found["verdict"]} == {2, 3, 4}
+    kept_rows = contents(store)
+    assert [dict(row)["job_id"] for row in kept_rows["job"]] == [2, 3, 4, 5]
+    assert {dict(row)["job"][1] for row in kept_rows["series"]} == {4, 5}
+    assert {dict(row)["job"][1] for row in kept_rows["gpu_usage"]} == {2, 3, 4}
+    assert {dict(row)["job"][1] for row in kept_rows["job_node"]} == {2, 3, 4, 5}
+    for table in ("verdict", "finding", "unjudged"):
+        assert {dict(row)["job"][1] for row in kept_rows[table]} == {2, 3, 4}
     assert [one.name for one in store.nodes(CLUSTER).nodes] == ["n1"], "n6 was silent for too long"
     assert store.events(EventQuery(cluster=CLUSTER, node="n1")).events == tuple(reversed(kept))
     assert [one.name for one in store.nodes(CLUSTER).nodes[0].unwell] == ["a", "b"]
     assert store.purge(T0, 365 * DAY, 90 * DAY) == Purged()
-    assert contents(store) == found
+    assert contents(store) == kept_rows
 
 
 def test_slurms_end_counts(store: Store) -> None:

@@ -10,12 +10,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete
 
-from profiler.answers import NodeUse, Verdict
+from profiler.answers import NodeUse
 from profiler.records import GpuRef, HostUse, JobRef, JobUsage, Record
-from profiler.store import EventQuery, JobFacts, JobQuery, Store, StoreError, VerdictQuery
+from profiler.store import EventQuery, JobFacts, JobQuery, Store, StoreError
 from profiler.store.schema import TABLES
 from tests.store.contents import contents
-from tests.store.records import CLUSTER, GIB, T0, ended, event, gpu, series, started, usage, use
+from tests.store.records import (
+    CLUSTER,
+    GIB,
+    T0,
+    ended,
+    event,
+    found,
+    gpu,
+    series,
+    started,
+    usage,
+    use,
+)
 
 
 def job_of(store: Store, number: int = 1, restarts: int | None = None):
@@ -284,7 +296,7 @@ def test_arrays_and_hetjobs(store: Store) -> None:
     assert (job_of(store, 101).array_task_id, job_of(store, 103).het_job_id) == (7, 102)
 
 
-# Nodes, events, decisions, verdicts
+# Nodes, events, decisions
 
 
 def test_nodes(store: Store) -> None:
@@ -319,29 +331,6 @@ def test_events(store: Store) -> None:
     assert (*first.events, *rest.events) == tuple(reversed(told)) and rest.next is None
     some = store.events(EventQuery(cluster=CLUSTER, node="n1", since=T0 + 1, until=T0 + 3)).events
     assert [one.at for one in some] == [T0 + 2, T0 + 1]
-
-
-def test_verdicts(store: Store) -> None:
-    store.take([started(1), started(2, uid=None), started(3)], T0)
-    told = [Verdict(CLUSTER, n, 0, f"r{n}", 0.5, "e", "user", T0 + n) for n in (1, 2, 3, 4)]
-    assert store.put_verdicts(told, T0) == 3
-    assert [one.job_id for one in store.verdicts(VerdictQuery(cluster=CLUSTER)).verdicts] == [3, 2, 1]
-    assert store.verdicts(VerdictQuery(cluster=CLUSTER, job_id=3)).verdicts == (told[2],)
-    assert [one.job_id for one in store.verdicts(VerdictQuery(cluster=CLUSTER, uid=1000)).verdicts] == [3, 1]
-    store.enrich([facts(2, uid=1000)], T0)
-    assert [one.job_id for one in store.verdicts(VerdictQuery(cluster=CLUSTER, uid=1000)).verdicts] == [
-        3,
-        2,
-        1,
-    ]
-    store.put_verdicts(
-        [Verdict(CLUSTER, 3, 0, "later"), Verdict(CLUSTER, 3, 0, "root's", source="root")], T0 + 9
-    )
-    found = store.verdicts(VerdictQuery(cluster=CLUSTER, job_id=3, restarts=0)).verdicts
-    assert {(one.reason, one.source, one.at) for one in found} == {
-        ("later", "user", T0 + 9),
-        ("root's", "root", T0 + 9),
-    }
 
 
 def test_decisions_in_any_order(store: Store) -> None:
@@ -382,6 +371,8 @@ _WORLD: list[Record] = [
             usage(node=node, restarts=restarts, serial=2, final=True, at=T0 + 121),
             series(node=node, restarts=restarts, serial=1),
             series(node=node, restarts=restarts, serial=2, final=True, since=T0 - 1),
+            found(node=node, restarts=restarts),
+            found(node=node, restarts=restarts, reason="nccl_error", serial=2, at=T0 + restarts * 5000 + 901),
         )
     ),
     *(event(name, state, at=T0 + n) for n, (name, state) in enumerate([("a", "error"), ("a", "ok"), ("b", "warning")])),

@@ -44,6 +44,9 @@ class Counts:
             "gsub_enrich_looks_total", "Looks at Slurm for its word on jobs, by how they ended.", ["result"]
         )
         self.enriched = registry.counter("gsub_enriched_total", "Attempts at jobs that Slurm told of.")
+        self.verdicts = registry.counter(
+            "gsub_verdicts_total", "Verdicts on attempts, new or with another reason, by reason.", ["reason"]
+        )
         self.decisions = registry.counter(
             "gsub_decisions_stored_total", "Lines of the decisions' journal that are in the store."
         )

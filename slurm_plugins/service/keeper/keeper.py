@@ -18,6 +18,7 @@ from typing import Any, Final
 from profiler.logs import one_line
 from profiler.records import Record
 from profiler.store.errors import StoreError
+from profiler.store.facts import JobFacts
 from slurm_plugins.service.keeper.addresses import keep_learning
 from slurm_plugins.service.keeper.app import App
 from slurm_plugins.service.keeper.auth import Gate, Munged, People
@@ -25,6 +26,7 @@ from slurm_plugins.service.keeper.collect import Collector
 from slurm_plugins.service.keeper.counts import Counts
 from slurm_plugins.service.keeper.enrich import ChildSlurm, Enrichment, Slurm
 from slurm_plugins.service.keeper.journal import JournalReader
+from slurm_plugins.service.keeper.judging import Judging
 from slurm_plugins.service.keeper.lifeline import Heart, watch_parent
 from slurm_plugins.service.keeper.mail import Mailer
 from slurm_plugins.service.keeper.openapi import text as document
@@ -88,8 +90,9 @@ class Keeper:
             site=site,
             site_path=site_path,
             every=options.every,
-            told=self.mailer.ended,
+            told=self._told,
         )
+        self.judging = Judging(self.site.cluster, self.storing, self.counts)
         gate = Gate(munged, People(self.site.operators, self.site.service.user))
         collector = Collector(
             self.site.cluster,
@@ -117,6 +120,11 @@ class Keeper:
             "Attempts at jobs that Slurm's word is wanted on, at the last look.",
             lambda: self.enrichment.waiting,
         )
+
+    def _told(self, facts: Sequence[JobFacts]) -> None:
+        """Slurm's word on jobs is in the store."""
+        self.mailer.ended(facts)
+        self.judging.soon()
 
     def _take(self, records: Sequence[Record], at: float) -> None:
         self.storing.store.take(records, at)
@@ -182,7 +190,12 @@ class Keeper:
         async with self._alone():
             await self._open()
             await asyncio.gather(
-                self.enrichment.run(), self._decisions(), self._mail(), self._purge(), self._mend()
+                self.enrichment.run(),
+                self.judging.run(),
+                self._decisions(),
+                self._mail(),
+                self._purge(),
+                self._mend(),
             )
 
     @asynccontextmanager

@@ -13,9 +13,22 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from profiler.answers import Events, Jobs, JobSummary, Nodes, NodeSummary, Series, Sign, Usage, Verdicts
+from profiler.answers import (
+    DecisionAnswer,
+    Events,
+    Jobs,
+    JobSummary,
+    Nodes,
+    NodeSummary,
+    Reasons,
+    Series,
+    Sign,
+    Usage,
+    VerdictAnswer,
+    Verdicts,
+)
 from profiler.records import JobEnded, JobStarted
-from profiler.store import CursorError, EventQuery, JobQuery, Store, VerdictQuery
+from profiler.store import CursorError, EventQuery, JobQuery, ReasonsQuery, Store, VerdictQuery
 from profiler.store.queries import LIMIT
 from site_configs.hostlist import natural
 from slurm_plugins.service.keeper.app import Answer, Endpoint, Request
@@ -96,10 +109,12 @@ _SPAN = (
     moment("until", "Before this time."),
 )
 _ENDED = moment("ended_since", "That ended at this time or later. The last to end then comes first.")
+_USER = word("user", "Of this user.", _NAME, "a login name")
+_ACCOUNT = word("account", "Of this Slurm account.", _NAME, "the name of an account")
 _FILTERS = (
-    word("user", "Of this user.", _NAME, "a login name"),
+    _USER,
     whole("uid", "Of this uid.", 0, 2**32 - 1),
-    word("account", "Of this Slurm account.", _NAME, "the name of an account"),
+    _ACCOUNT,
     word(
         "state",
         "In this state of Slurm, like FAILED.",
@@ -107,8 +122,18 @@ _FILTERS = (
         "a state like RUNNING or FAILED",
     ),
 )
+_WHY = (
+    word("reason", "With this reason, like gpu_oom.", r"[a-z][a-z_]{1,63}", "a reason like gpu_oom"),
+    word(
+        "fingerprint",
+        "With this evidence: `fingerprint` of another verdict.",
+        r"[A-Za-z0-9_.:-]{1,128}",
+        "the `fingerprint` of a verdict",
+    ),
+)
 _ON_NODE = word("node", "Only on this node.", r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}", "a node's name")
 RECORDS: Final = "/v1/records"
+_MONTH: Final = 30 * 86400.0
 
 
 def _own(store: Store, asked: Asked) -> JobSummary:
@@ -197,10 +222,42 @@ def job_verdicts(store: Store, asked: Asked) -> Verdicts:
     )
 
 
+def job_verdict(store: Store, asked: Asked) -> VerdictAnswer:
+    """Why an attempt failed, and what is known of failures of the same user that are like it."""
+    own = _own(store, asked)
+    return _there(store.verdict(own.cluster, own.job_id, own.restarts))
+
+
+def job_decision(store: Store, asked: Asked) -> DecisionAnswer:
+    """What was decided when the job was submitted, and how the job was found to be of that submission."""
+    own = _own(store, asked)
+    return _there(store.decision(own.cluster, own.job_id, own.restarts))
+
+
+def _of_whom(store: Store, asked: Asked) -> dict[str, Any] | None:
+    """The query, held to the asker's own jobs; None where it asks for another's only."""
+    query = dict(asked.query)
+    if asked.who.sees_all:
+        return query
+    if "user" in query and not _is_called(store, asked, query.pop("user")):
+        return None
+    return query | {"uid": asked.who.uid}
+
+
 def verdicts(store: Store, asked: Asked) -> Verdicts:
-    """Why jobs failed, the latest first."""
-    uid = None if asked.who.sees_all else asked.who.uid
-    return store.verdicts(VerdictQuery(cluster=asked.cluster, uid=uid, **asked.query))
+    """Why jobs failed, the last to end first."""
+    query = _of_whom(store, asked)
+    return Verdicts(()) if query is None else store.verdicts(VerdictQuery(cluster=asked.cluster, **query))
+
+
+def reasons(store: Store, asked: Asked) -> Reasons:
+    """Failures by reason, the costliest first: how many, whose, what they held of GPUs. Default: the last 30 days."""
+    query = _of_whom(store, asked)
+    until = asked.query.get("until", time.time())
+    since = asked.query.get("since", until - _MONTH)
+    if query is None:
+        return Reasons((), since, until)
+    return store.reasons(ReasonsQuery(cluster=asked.cluster, **query | {"since": since, "until": until}))
 
 
 def nodes(store: Store, asked: Asked) -> Nodes:
@@ -228,7 +285,10 @@ QUESTIONS: Final[tuple[Question, ...]] = (
     Question("/v1/jobs/{id}/usage", Usage, job_usage, path=(_JOB,), query=(_RESTARTS, _ON_NODE)),
     Question("/v1/jobs/{id}/series", Series, job_series, path=(_JOB,), query=(_RESTARTS, _ON_NODE)),
     Question("/v1/jobs/{id}/verdicts", Verdicts, job_verdicts, path=(_JOB,), query=(_RESTARTS,)),
-    Question("/v1/verdicts", Verdicts, verdicts, query=(*_SPAN, *_PAGE)),
+    Question("/v1/jobs/{id}/verdict", VerdictAnswer, job_verdict, path=(_JOB,), query=(_RESTARTS,)),
+    Question("/v1/jobs/{id}/decision", DecisionAnswer, job_decision, path=(_JOB,), query=(_RESTARTS,)),
+    Question("/v1/verdicts", Verdicts, verdicts, query=(_USER, *_WHY, *_SPAN, *_PAGE)),
+    Question("/v1/reasons", Reasons, reasons, query=(_USER, _ACCOUNT, *_SPAN)),
     Question("/v1/nodes", Nodes, nodes, operators=True),
     Question(
         "/v1/nodes/{name}/events", Events, node_events, path=(_NODE,), query=(*_SPAN, *_PAGE), operators=True
