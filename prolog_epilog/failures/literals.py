@@ -11,6 +11,7 @@ Of the candidates in a sequence the one whose shortest literal is longest wins. 
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 __all__ = ["MIN_LITERAL", "Underivable", "required_literals"]
@@ -20,7 +21,16 @@ MIN_LITERAL: Final = 3
 _MAX_ALTERNATIVES: Final = 24
 _MAX_DEPTH: Final = 40
 _ZERO_WIDTH: Final = "bBAzZ"
-_CLASSES: Final = "dDsSwWpPCRXhHvVN"
+_PLAIN: Final = re.compile(r"(?:[^\\()\[\]{}|.*+?^$]|\\[^A-Za-z0-9])+(?![*+?{])")
+"""Characters that stand for themselves, without the last if it is repeated."""
+_TOKEN: Final = re.compile(
+    r"((?:[^\\()\[\]{}|.*+?^$]|\\[^A-Za-z0-9])+(?![*+?{]))"
+    r"|(\\[pP]\{[^}]*\}|\\x\{[^}]*\}|\\x[0-9A-Fa-f]{2}|\\[pP]?.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]])*\]|\{[0-9,]+\}"
+    r"|\(\?(?:P?<\w+>|[a-zA-Z-]*:)|.)",
+    re.DOTALL,
+)
+_LONG: Final = 12
+_ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _CONTROLS: Final = {"t": "\t", "f": "\f", "a": "\a", "v": "\v"}
 
 
@@ -30,6 +40,9 @@ class Underivable(Exception):  # noqa: N818 - no error: an answer
 
 def required_literals(pattern: str) -> tuple[str, ...]:
     """Texts of which every match of the pattern holds at least one. Raises Underivable."""
+    plain = _outside_groups(pattern)
+    if plain:
+        return (plain,)
     parser = _Parser(pattern)
     _, best = parser.alternatives(0)
     if not parser.done:
@@ -40,6 +53,28 @@ def required_literals(pattern: str) -> tuple[str, ...]:
     found = sorted({literal.lower() if ignores_case else literal for literal in best})
     # one that holds another adds nothing
     return tuple(one for one in found if not any(other != one and other in one for other in found))
+
+
+def _outside_groups(pattern: str) -> str:
+    """The longest plain text outside all groups, if it is long: most patterns have one, and it is quickly found."""
+    body = pattern.removeprefix("(?i)")
+    if "(?i" in body or "\\Q" in body:
+        return ""
+    depth, longest = 0, ""
+    for plain, other in _TOKEN.findall(body):
+        if plain:
+            if depth == 0 and len(plain) > len(longest):
+                longest = plain
+        elif other.startswith("("):
+            depth += 1
+        elif other == ")":
+            depth -= 1
+        elif other == "|" and depth == 0:
+            return ""
+    longest = _ESCAPED.sub(r"\1", longest)
+    if len(longest) < _LONG or depth:
+        return ""
+    return longest if body is pattern else longest.lower()
 
 
 def _better(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
@@ -92,6 +127,12 @@ class _Parser:
         whole = True  # whether `run` is all that there was
         best: frozenset[str] | None = None
         while self._peek() not in ("", "|", ")"):
+            plain = _PLAIN.match(self._pattern, self._at)
+            if plain is not None:
+                self._at = plain.end()
+                text = _ESCAPED.sub(r"\1", plain[0])
+                run = frozenset([one + text for one in run])
+                continue
             exact, inner = self._atom(depth)
             least, most = self._repeat()
             if exact is not None and least == most == 1:
