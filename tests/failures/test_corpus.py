@@ -1,0 +1,104 @@
+"""The classifier on logs that no signature was written from: see corpus/README.md."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from prolog_epilog.failures.classify import classify
+from prolog_epilog.failures.taxonomy import NO_SIGNATURE, NONE, REASONS
+from prolog_epilog.failures.text import LogText
+from tests.failures.accuracy import Answer, accuracy, answers, labelled, recalls
+
+CORPUS = Path(__file__).parent / "corpus"
+LOGS = labelled(CORPUS)
+GOAL = 0.9
+SLOWEST_S = 1.0
+"""For one log of some KiB, on a busy machine; the bench says what it is on an idle one."""
+
+
+@pytest.fixture(scope="module")
+def alone() -> list[Answer]:
+    """Each log by itself, as `gsub why --log` has it."""
+    return answers(LOGS)
+
+
+@pytest.fixture(scope="module")
+def with_state() -> list[Answer]:
+    """Each with Slurm's word, as a node's child has it."""
+    return answers(LOGS, states=True)
+
+
+def _misses(found: list[Answer]) -> str:
+    return "\n".join(
+        f"{each.log.path.name}: {each.finding.reason} ({each.finding.signature}), not {each.log.reason}"
+        for each in found
+        if not each.right
+    )
+
+
+def test_every_reason_is_there_at_least_twice() -> None:
+    counts = Counter(log.reason for log in LOGS)
+    assert {*counts} == {*REASONS, NONE}
+    assert min(counts.values()) >= 2
+    assert counts[NONE] >= 8
+    assert counts[NO_SIGNATURE] >= 4
+    assert len(LOGS) >= 110
+    assert 2 * sum(log.misleading for log in LOGS) >= len(LOGS)
+
+
+def test_labels_and_logs_belong_together() -> None:
+    assert sorted(log.path.name for log in LOGS) == sorted(path.name for path in (CORPUS / "logs").iterdir())
+    for line in (CORPUS / "labels.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        assert {*row["also_acceptable"]} <= {*REASONS, NONE} - {row["reason"]}
+        assert row["source"]
+
+
+@pytest.mark.parametrize("how", ["alone", "with_state"])
+def test_nine_of_ten_are_right(how: str, request: pytest.FixtureRequest) -> None:
+    found: list[Answer] = request.getfixturevalue(how)
+    assert accuracy(found) >= GOAL, _misses(found)
+    misled = [each for each in found if each.log.misleading]
+    assert accuracy(misled) >= GOAL, _misses(misled)
+
+
+@pytest.mark.parametrize("how", ["alone", "with_state"])
+def test_no_reason_is_never_found(how: str, request: pytest.FixtureRequest) -> None:
+    found: list[Answer] = request.getfixturevalue(how)
+    assert not [reason for reason, (right, _) in recalls(found).items() if not right], _misses(found)
+
+
+@pytest.mark.parametrize("how", ["alone", "with_state"])
+def test_a_run_that_ended_well_has_no_reason(how: str, request: pytest.FixtureRequest) -> None:
+    found: list[Answer] = request.getfixturevalue(how)
+    well = [each for each in found if each.log.reason == NONE]
+    assert not _misses(well)
+
+
+@pytest.mark.parametrize("how", ["alone", "with_state"])
+def test_what_decided_is_a_line_of_the_log(how: str, request: pytest.FixtureRequest) -> None:
+    found: list[Answer] = request.getfixturevalue(how)
+    for each in found:
+        if each.finding.reason in (NONE, NO_SIGNATURE) or each.finding.tier == "none":
+            continue
+        evidence = each.finding.evidence[0]
+        if evidence.what != "log":
+            continue
+        lines = each.log.path.read_bytes().count(b"\n")
+        assert evidence.file == each.log.path.name
+        assert evidence.line is not None
+        assert 1 <= evidence.line <= lines
+        assert evidence.text.strip()
+
+
+def test_none_takes_long(alone: list[Answer]) -> None:  # after a first one, which loads the signatures
+    for each in alone:
+        text = LogText.of(each.log.path.name, each.log.path.read_bytes())
+        since = time.perf_counter()
+        classify([text])
+        assert time.perf_counter() - since < SLOWEST_S, each.log.path.name
