@@ -21,6 +21,8 @@ _DEALT_WITH: Final = 12
 """Lines behind a sign within which a word like "retrying" speaks of it."""
 _CLEANING: Final = 60
 """Lines behind a mark of clean-up that are of it."""
+_GOES_ON: Final = 5
+"""Lines with counts behind a warning by which a log goes on."""
 _MESSAGE: Final = 12
 """Lines behind an exception that may be of its message."""
 _EVERYDAY: Final = 4
@@ -107,7 +109,14 @@ def _one_a_line(case: Case) -> Case:
             merged[sign.log, sign.index] = sign
     case = case.without(taken, "its line says something more precise")
     signs = tuple(
-        replace(sign, fatal=shape.fatal, chain=shape.chain, first=shape.first, mild=shape.mild)
+        replace(
+            sign,
+            fatal=shape.fatal,
+            chain=shape.chain,
+            first=shape.first,
+            mild=shape.mild,
+            tidying=shape.tidying,
+        )
         if (shape := merged.get((sign.log, sign.index))) and sign.chain < 0
         else sign
         for sign in case.signs
@@ -182,6 +191,9 @@ def _cleaning(case: Case) -> Case:
     for sign in case.signs:
         if sign.tier == "decisive":
             continue
+        if sign.tidying:
+            taken.append(sign)
+            continue
         for mark in marks:
             inside = sign.first <= mark.index <= sign.index or (
                 0 <= sign.first - mark.index <= _CLEANING or 0 <= sign.index - mark.index <= _CLEANING
@@ -231,13 +243,16 @@ def _consequences(case: Case) -> Case:
 
 
 def _warnings(case: Case) -> Case:
-    """Warnings alone, where nothing failed, are no failure."""
-    if not case.signs or not all(
-        sign.mild and sign.tier in ("explicit", "implicit", "cascade") and sign.reason not in _BY_SCHEDULER
-        for sign in case.signs
-    ):
+    """Warnings alone, where nothing failed, are no failure; one with a traceback is none if the log goes on."""
+    if not case.signs or not all(_only_warns(sign, case) for sign in case.signs):
         return case
     return case.without(case.signs, "it was a warning, and nothing failed")
+
+
+def _only_warns(sign: Sign, case: Case) -> bool:
+    if not sign.mild or sign.tier in ("decisive", "failed_end") or sign.reason in _BY_SCHEDULER:
+        return False
+    return sign.chain < 0 or case.counts_after(sign) >= _GOES_ON
 
 
 STEPS: Final = (

@@ -22,7 +22,12 @@ _AROUND: Final = 6
 _CLEANING: Final = re.compile(
     r"^(?:__del__|_run_exitfuncs|_exit_function|_python_exit|atexit_\w+|_atexit\w*|destroy_process_group|_teardown)$"
 )
-_MILD: Final = re.compile(r"^.{0,60}?(?:\b(?:WARN|WARNING|INFO|DEBUG)\b|^[Ww]arning:)")
+_MILD: Final = re.compile(
+    r"^.{0,60}?(?:\bWARN(?:ING)?\b|\[W\b|\bW\d{4} ).{0,200}"
+    r"(?i:fail|error|exception|could ?n[o']t|unable|skip|retr|ignor|caught)"
+)
+"""A warning that says what went wrong: Python's `logging` prints the traceback on the next lines (`exc_info`)."""
+_BARE_MILD: Final = re.compile(r"^.{0,60}?(?:\b(?:WARN|WARNING|INFO|DEBUG)\b|^[Ww]arning:)")
 
 
 class Namer:
@@ -47,7 +52,7 @@ class Namer:
         return [sign for raised in plain if (sign := self._sign(log, serial, raised, text)) is not None]
 
     def _sign(self, log: int, serial: int, raised: Raised, text: LogText) -> Sign | None:
-        head = text.line(max(raised.first - 1, 0)).raw[:200]
+        head = text.line(max(raised.first - 1, 0)).raw[:300]
         shape = {
             "line": raised.at,
             "log": log,
@@ -56,13 +61,14 @@ class Namer:
             "rank": raised.at.rank,
             "node": raised.at.node,
             "at": raised.at.time,
+            "tidying": _cleaning(raised.frames),
         }
         if not raised.type:
-            return Sign("python-cut-off", "traceback", "implicit", 1, **shape)  # type: ignore[arg-type]
+            return Sign("python-cut-off", "traceback", "implicit", 0, **shape)  # type: ignore[arg-type]
         if raised.launcher:
             return Sign("python-launcher", NO_SIGNATURE, "failed_end", 2, **shape)  # type: ignore[arg-type]
         rule = self.rule(raised, text)
-        mild = bool(_MILD.match(raised.at.raw[:200] if raised.bare else head))
+        mild = bool(_BARE_MILD.match(raised.at.raw[:200]) if raised.bare else _MILD.match(head))
         fatal = not raised.bare and not mild
         if rule is None:
             if raised.bare:
@@ -131,6 +137,6 @@ class Namer:
         return None
 
 
-def cleaning(frames: Sequence[Frame]) -> bool:
+def _cleaning(frames: Sequence[Frame]) -> bool:
     """Whether a stack is of clean-up: of what Python runs at its exit, or of taking a process group down."""
     return any(_CLEANING.match(frame.function.rsplit(".", 1)[-1]) for frame in frames)

@@ -21,7 +21,8 @@ class Sign:
 
     `log` is the number of its log, `first` the index of the first line of what it ends (a traceback's head), `fatal`
     whether it ended its process (an exception that nothing caught), `chain` its traceback's number (-1: none), `mild`
-    whether its line was logged as a warning or less. `at` is the time in seconds, of this line or of one before it.
+    whether its line was logged as a warning or less, `tidying` whether its stack is of clean-up. `at` is the time in
+    seconds, of this line or of one before it.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Sign:
     fatal: bool = False
     chain: int = -1
     mild: bool = False
+    tidying: bool = False
     at: float | None = None
     rank: int | None = None
     node: str = ""
@@ -107,13 +109,19 @@ class Case:
             return False
         return went_on(self.progress[sign.log], sign.first or sign.index, sign.index, until)
 
+    def counts_after(self, sign: Sign) -> int:
+        """How many lines behind a sign show work, whosever it is."""
+        if not 0 <= sign.log < len(self.progress):
+            return 0
+        return sum(count.index > sign.index for count in self.progress[sign.log])
+
 
 _BAR: Final = re.compile(
     r"(?P<kind>[A-Za-z][\w ]{0,20}?)?:?\s*\d{1,3}%\|.{0,120}?\|\s*(?P<done>\d+)/(?P<total>\d+)"
 )
 _STEP: Final = re.compile(
     r"\b(?P<kind>(?i:global[_ ]?step|steps?|iter(?:ation)?s?|epochs?|batch(?:es)?|episode|update)s?)\b"
-    r"[\]\s:=#\[(]{1,4}(?P<done>\d{1,12})(?:\s*(?:/|of)\s*(?P<total>\d{1,12}))?"
+    r"[\]\s:=#\[(]{1,12}(?P<done>\d{1,12})(?:\s*(?:/|of)\s*(?P<total>\d{1,12}))?"
 )
 
 
