@@ -90,22 +90,18 @@ def case_of(logs: Sequence[LogText], rules: Rules | None = None) -> Case:
         said = elastic.error_file(log.data)
         if said is not None:
             log = LogText.of(log.name, (said.callstack or said.message).encode())
-        found, kept = _read(number, log, matcher, namer, several=len(logs) > 1)
+        found, kept = _read(number, log, matcher, namer)
+        if len(logs) > 1:
+            found = [sign if sign.at is not None else replace(sign, at=_time(log, sign)) for sign in found]
         if said is not None and said.at is not None:
-            found = [_timed(sign, said.at) for sign in found]
+            found = [replace(sign, at=said.at) for sign in found]
         signs += found
         marks += kept
         progress.append(_progress(log, found))
     return Case(tuple(signs), tuple(marks), tuple(progress), tuple(len(log) for log in logs))
 
 
-def _timed(sign: Sign, at: float) -> Sign:
-    return replace(sign, at=at)
-
-
-def _read(
-    number: int, log: LogText, matcher: Matcher, namer: Namer, *, several: bool
-) -> tuple[list[Sign], list[Mark]]:
+def _read(number: int, log: LogText, matcher: Matcher, namer: Namer) -> tuple[list[Sign], list[Mark]]:
     hits = matcher.hits(log)
     benign = {hit.line.index for hit in hits if hit.signature.tier == "benign"}
     chains = trace.traces(log)
@@ -117,7 +113,7 @@ def _read(
         if rule.tier in ("handled", "cleanup", "ended_well"):
             marks.append(Mark(rule.tier, hit.line, number, rule.weight, rule.name))  # type: ignore[arg-type]
         elif rule.tier not in ("benign", "progress") and hit.line.index not in benign | quoted:
-            signs.append(_sign_of(number, log, hit, several=several))
+            signs.append(_sign_of(number, hit))
     for serial, chain in enumerate(chains):
         signs += namer.signs(number, serial, chain, log)
     for row in elastic.failures(log):
@@ -127,7 +123,7 @@ def _read(
     return signs, marks
 
 
-def _sign_of(number: int, log: LogText, hit: Hit, *, several: bool) -> Sign:
+def _sign_of(number: int, hit: Hit) -> Sign:
     rule, line = hit.signature, hit.line
     return Sign(
         rule.name,
@@ -140,7 +136,7 @@ def _sign_of(number: int, log: LogText, hit: Hit, *, several: bool) -> Sign:
         rule.tool,
         line.index,
         mild=bool(_MILD.match(line.raw[:200])),
-        at=_time(log, line) if several else line.time,
+        at=line.time,
         rank=line.rank,
         node=line.node,
     )
@@ -167,14 +163,12 @@ def _sign_of_row(number: int, row: elastic.ChildFailure) -> Sign | None:
     )
 
 
-def _time(log: LogText, line: Line) -> float | None:
-    """The time of a line, or that of the one before it that has one."""
-    if line.time is not None:
-        return line.time
-    for index in range(line.index - 1, max(-1, line.index - _CLOCK), -1):
-        earlier = log.line(index)
-        if earlier.time is not None:
-            return earlier.time
+def _time(log: LogText, sign: Sign) -> float | None:
+    """The time of the line before a sign that has one."""
+    for index in range(sign.first - 1, max(-1, sign.first - _CLOCK), -1):
+        at = log.line(index).time
+        if at is not None:
+            return at
     return None
 
 

@@ -1,0 +1,171 @@
+"""Logs to findings, end to end: with the rules that gsub has."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiler.findings import Finding
+from prolog_epilog.failures.classify import Ended, classify, fingerprint
+from prolog_epilog.failures.text import LogText
+
+PROGRESS = "".join(f"step {n * 10} | loss {3 - n / 100:.4f} | lr 1e-04 | 28797 tok/s\n" for n in range(1, 40))
+OOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 4.00 GiB. GPU 0 has a total capacity of 47.37 GiB"
+    " of which 167.69 MiB is free."
+)
+
+
+def log(text: str, name: str = "train.log") -> LogText:
+    return LogText.of(name, dedent(text).encode())
+
+
+def raised(line: str, frame: str = 'File "train.py", line 8, in main\n    run()') -> str:
+    return f"Traceback (most recent call last):\n  {frame}\n{line}\n"
+
+
+def reason(text: str, **ended: object) -> str:
+    return classify([log(text)], Ended(**ended)).reason  # type: ignore[arg-type]
+
+
+def test_a_finding_has_its_line_its_advice_and_its_confidence():
+    found = classify([log(PROGRESS + raised(OOM))])
+    assert (found.reason, found.tier, found.confidence) == ("gpu_oom", "explicit", 0.95)
+    (evidence,) = found.evidence
+    assert (evidence.file, evidence.line, evidence.source) == ("train.log", 43, "user")
+    assert evidence.text == OOM
+    assert found.advice
+    assert found.signature
+    assert found.progressed is True
+    assert len(found.fingerprint) == 16
+
+
+@pytest.mark.parametrize("data", [b"", b"\n\n \n", b"\x00\n"[1:]])
+def test_an_empty_log_says_nothing(data):
+    found = classify([LogText.of("x", data)])
+    assert (found.reason, found.remarks) == ("no_signature", ("The log is empty.",))
+    assert classify([]).reason == "no_signature"
+
+
+def test_a_log_of_work_alone_is_no_failure():
+    found = classify([log(PROGRESS)])
+    assert (found.reason, found.confidence, found.evidence) == ("none", 0.5, ())
+    assert classify([log(PROGRESS)], Ended("FAILED", 1)).reason == "no_signature"
+
+
+@pytest.mark.parametrize(
+    "text", ["Killed\n", "exit status 1\n", "srun: error: n17: task 3: Exited with exit code 1\n"]
+)
+def test_an_end_without_a_word_is_told_so(text):
+    assert reason(PROGRESS + text) == "no_signature"
+
+
+def test_secrets_are_masked():
+    found = classify(
+        [
+            log(
+                raised(
+                    "OSError: 401 Client Error: https://me:hunter22@host/x hf_abcdefghijklmnopqrstuvwxyzABCDEF"
+                )
+            )
+        ]
+    )
+    text = found.evidence[0].text
+    assert "hunter22" not in text
+    assert "abcdefghij" not in text
+
+
+class TestTraps:
+    """Each is a classification that others got wrong (reference/anchors.md 4.1)."""
+
+    def test_sigterm_is_not_always_the_time_limit(self):
+        assert reason(PROGRESS + "Terminated\n", exit_code=143) == "no_signature"
+
+    def test_a_full_disk_is_told_as_such(self):
+        assert reason(PROGRESS + raised("OSError: [Errno 28] No space left on device")) == "no_space"
+
+    def test_memory_before_the_timeout_is_the_cause(self):
+        timeout = "[rank1]:[E ProcessGroupNCCL.cpp:475] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=880)"
+        assert reason(PROGRESS + raised(OOM) + timeout + "\n") == "gpu_oom"
+
+    def test_cuda_out_of_memory_is_a_plain_failed(self):
+        assert reason(raised(OOM), state="FAILED", exit_code=1) == "gpu_oom"
+
+    def test_a_completed_job_has_no_reason(self):
+        assert reason(raised(OOM), state="COMPLETED", exit_code=0) == "none"
+
+    def test_137_alone_is_not_memory(self):
+        assert reason(PROGRESS + "Killed\n", exit_code=137, state="FAILED") == "no_signature"
+        assert reason(PROGRESS + "Killed\n", exit_code=0, state="OUT_OF_MEMORY") == "cpu_oom"
+
+
+def test_the_stack_s_source_lines_are_no_evidence():
+    frame = 'File "train.py", line 8, in main\n    raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")'
+    assert reason(raised("ZeroDivisionError: division by zero", frame)) == "semantic_error"
+
+
+@pytest.mark.parametrize(
+    ("frame", "expected"),
+    [
+        ('File "train.py", line 8, in main\n    data = np.load(path)', "missing_input"),
+        (
+            'File "/x/torch/serialization.py", line 8, in save\n    torch.save(state, path)',
+            "checkpoint_error",
+        ),
+        ('File "train.py", line 8, in main\n    handler = logging.FileHandler(path)', "output_error"),
+    ],
+)
+def test_the_stack_decides_what_a_missing_file_is(frame, expected):
+    assert reason(raised("FileNotFoundError: [Errno 2] No such file or directory: 'x'", frame)) == expected
+
+
+def test_ranks_are_set_in_time_order_whatever_the_order_of_their_files():
+    zero = log("2026-08-14 06:19:30 - step 1\n" + raised(OOM), "rank0.log")
+    one = log("2026-08-14 06:19:18 - step 1\n" + raised("KeyError: 'x'"), "rank1.log")
+    for logs in ([zero, one], [one, zero]):
+        found = classify(logs)
+        assert (found.reason, found.evidence[0].file) == ("semantic_error", "rank1.log")
+        assert found.evidence[1].file == "rank0.log"
+
+
+def test_the_rank_that_failed_is_told():
+    text = "[rank3]: " + raised(OOM).strip().replace("\n", "\n[rank3]: ") + "\n"
+    found = classify([log(PROGRESS + text)])
+    assert (found.reason, found.rank) == ("gpu_oom", 3)
+
+
+def test_the_same_evidence_in_another_run_has_the_same_fingerprint():
+    one = classify([log(raised("KeyError: 'x'"))])
+    two = classify([log(PROGRESS + raised("KeyError: 'x'"), "other.log")])
+    other = classify([log(raised("KeyError: 'y'"))])
+    assert one.fingerprint == two.fingerprint != other.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ("pid 17 at 0x7f3a", "pid 9 at 0x1"),
+        ("No such file: '/a/b/c.npz'", "No such file: '/q/r.bin'"),
+        ("2026-08-14 06:19:18,579 bad", "2025-01-01T00:00:00Z bad"),
+        ("run 3f2a9c1b77de failed", "run 1234567890ab failed"),
+        ("CUDA out of memory. Tried to allocate 2.00 GiB", "CUDA out of memory. Tried to allocate 19.6 GiB"),
+    ],
+)
+def test_what_differs_between_runs_is_not_in_it(one, two):
+    assert fingerprint("r", one) == fingerprint("r", two)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.binary(max_size=600), min_size=1, max_size=3),
+    st.sampled_from([None, "FAILED", "COMPLETED", "TIMEOUT", "nonsense", ""]),
+    st.none() | st.integers(-300, 300),
+)
+def test_any_bytes_have_an_answer_that_may_travel(parts, state, code):
+    logs = [LogText.of(f"{n}.log", raised("KeyError: 'x'").encode() + data) for n, data in enumerate(parts)]
+    found = classify(logs, Ended(state, code))
+    msgspec.json.decode(msgspec.json.encode(found), type=Finding)
