@@ -35,6 +35,10 @@ _QUOTES: Final = (
 )
 _NARROWEST: Final = 60
 _WIDEST: Final = 400
+_FEWEST: Final = 4
+_LONGEST: Final = 1 << 14
+_SAMPLE: Final = 1 << 18
+_DIGITS: Final = bytes.maketrans(b"0123456789", b"0" * 10)
 
 
 def encoding_of(head: bytes) -> str:
@@ -74,9 +78,60 @@ def cleaned(data: bytes, encoding: str) -> bytes:
     return data
 
 
+def _width(line: bytes) -> int:
+    return len(line) if line.isascii() else len(line.decode(errors="replace"))
+
+
+def _shape(line: bytes) -> bytes:
+    """How a line begins, its digits aside."""
+    return line[:5].translate(_DIGITS)
+
+
+def _wrap_of(sample: bytes) -> tuple[int, frozenset[bytes]] | None:
+    """The width at which a terminal wrapped these lines, and how lines begin that are none of its making."""
+    lines = sample.split(b"\n")[:-1]
+    widths = [_width(line) for line in lines]
+    widest = max(widths, default=0)
+    full = [at for at, width in enumerate(widths[:-1]) if width == widest]
+    if not _NARROWEST <= widest <= _WIDEST or not _FEWEST <= len(full) <= 0.6 * len(lines):
+        return None
+    fresh = Counter(_shape(lines[at + 1]) for at in range(len(lines) - 1) if widths[at] < widest)
+    if fresh.total() < _FEWEST:
+        return None
+    # a log whose longest lines just are of one length goes on with lines that begin as others do
+    cut = [at for at in full if _shape(lines[at + 1]) not in fresh]
+    within = [at for at in cut if lines[at][-1:].isalnum() and lines[at + 1][:1].isalnum()]
+    if len(cut) < 0.5 * len(full) or len(within) < max(2, 0.25 * len(cut)):
+        return None
+    return widest, frozenset(fresh)
+
+
 def unwrapped(data: bytes) -> tuple[bytes, list[int]]:
-    """The buffer with the lines whole that a terminal has wrapped, and where in it the breaks were."""
-    return data, []
+    r"""The buffer with the lines whole that a terminal has wrapped, and the positions in it where breaks were.
 
-
-_ = (Counter, _NARROWEST, _WIDEST)
+    A terminal (or `script`, `tmux`, a copied screen) breaks lines at one width, mostly within words; nothing says so.
+    Taken for wrapped is a log of which no line is longer than that width, several are just as long, and most of
+    these go on with what begins unlike any other line.
+    """
+    wrap = _wrap_of(
+        data[-_SAMPLE:] if len(data) <= _SAMPLE else data[data.find(b"\n", len(data) - _SAMPLE) + 1 :]
+    )
+    if wrap is None:
+        return data, []
+    width, fresh = wrap
+    pieces: list[bytes] = []
+    joins: list[int] = []
+    at = length = 0
+    lines = data.split(b"\n")
+    for number, line in enumerate(lines[:-1]):
+        pieces.append(line)
+        at += len(line)
+        length += len(line)
+        if length < _LONGEST and _width(line) == width and _shape(lines[number + 1]) not in fresh:
+            joins.append(at)
+        else:
+            pieces.append(b"\n")
+            at += 1
+            length = 0
+    pieces.append(lines[-1])
+    return b"".join(pieces), joins

@@ -18,7 +18,8 @@ __all__ = ["MIN_LITERAL", "Underivable", "required_literals"]
 
 MIN_LITERAL: Final = 3
 """Shorter ones would be found nearly everywhere."""
-_MAX_ALTERNATIVES: Final = 24
+_MAX_PRODUCT: Final = 12
+_MAX_ALTERNATIVES: Final = 40
 _MAX_DEPTH: Final = 40
 _ZERO_WIDTH: Final = "bBAzZ"
 _PLAIN: Final = re.compile(r"(?:[^\\()\[\]{}|.*+?^$]|\\[^A-Za-z0-9])+(?![*+?{])")
@@ -80,7 +81,9 @@ def _outside_groups(pattern: str) -> str:
 def _better(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
     """The set of alternatives that says more."""
     kept = [each for each in (one, other) if each and min(map(len, each)) >= MIN_LITERAL]
-    return max(kept, key=lambda each: (min(map(len, each)), -len(each)), default=None)
+    return max(
+        kept, key=lambda each: (min(_LONG, *map(len, each)), -len(each), min(map(len, each))), default=None
+    )
 
 
 class _Parser:
@@ -137,7 +140,7 @@ class _Parser:
             least, most = self._repeat()
             if exact is not None and least == most == 1:
                 product = frozenset(a + b for a in run for b in exact)
-                if len(product) <= _MAX_ALTERNATIVES:
+                if len(product) <= _MAX_PRODUCT:
                     run = product
                     continue
             best = _better(best, run)

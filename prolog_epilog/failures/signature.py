@@ -407,7 +407,7 @@ def _read(path: Path) -> str:
 def _tables(path: Path) -> Mapping[str, object]:
     try:
         return signature_file.parse(_read(path))
-    except signature_file.TomlError as error:
+    except signature_file.NotTomlError as error:
         raise SignatureError(
             str(path), "", "", f"not TOML: {error}", "Patterns are best written in '''three quotes'''."
         ) from None
@@ -535,7 +535,7 @@ def _ours() -> Rules:
     for path in sorted(PACKAGED.glob("*.toml")):
         try:
             entries = _trusted(path)
-        except (TypeError, KeyError, Underivable, signature_file.TomlError):
+        except (TypeError, KeyError, Underivable, signature_file.NotTomlError):
             return load_files(sorted(PACKAGED.glob("*.toml")), checked=False)  # which says what is wrong
         for entry in entries:
             kinds[type(entry)].append(entry)

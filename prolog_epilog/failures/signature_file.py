@@ -15,14 +15,12 @@ import sys
 from collections.abc import Collection
 from typing import Any, Final
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+__all__ = ["NotTomlError", "parse", "parse_quickly"]
 
-__all__ = ["TomlError", "parse", "parse_quickly"]
 
-TomlError = tomllib.TOMLDecodeError
+class NotTomlError(Exception):
+    """The text is not TOML; says where."""
+
 
 _SAFE: Final = r"[^\x00-\x08\x0a-\x1f\x7f"  # a class begun: what TOML lets stand in a text
 _BASIC: Final = r'"(?!"")(?:' + _SAFE + r'"\\]|\\["\\tn])*"'
@@ -46,8 +44,15 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", '"': '"', "\\": "\\"}
 
 
 def parse(text: str) -> dict[str, Any]:
-    """The tables of a file. Raises TomlError."""
-    return tomllib.loads(text)
+    """The tables of a file. Raises NotTomlError."""
+    if sys.version_info >= (3, 11):  # imported here: it takes longer than our own files
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise NotTomlError(str(error)) from None
 
 
 def _text(quoted: str) -> str:
@@ -60,7 +65,7 @@ def _text(quoted: str) -> str:
 
 
 def parse_quickly(text: str, *, without: Collection[str] = ()) -> dict[str, Any]:
-    """The same, where it is simple; keys of `without` are left out. Raises TomlError."""
+    """The same, where it is simple; keys of `without` are left out. Raises NotTomlError."""
     found: dict[str, Any] = {}
     table: dict[str, Any] | None = None
     at = 0

@@ -13,7 +13,7 @@ editor shows. Who wrote a line, and when, is read from its prefix when it is ask
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -72,7 +72,6 @@ class LogText:
         "_joins",
         "_lines",
         "_raw",
-        "_whole_end",
         "base",
         "data",
         "name",
@@ -86,7 +85,6 @@ class LogText:
         *,
         joins: list[int],
         gap: int | None,
-        whole_end: bool,
         base: float,
         unseen: tuple[str, ...],
     ) -> None:
@@ -99,7 +97,6 @@ class LogText:
         self.data = raw.replace(b"\r", b"\n") if b"\r" in raw else raw
         self._joins = joins
         self._gap = gap
-        self._whole_end = whole_end
         self._lines: dict[int, Line] = {}
         self._feeds, self._crs = _counts(self.data, raw)
         self._at = (
@@ -119,15 +116,14 @@ class LogText:
     ) -> LogText:
         """A whole log; or its head and its tail, with something between them that was not read."""
         codec = clean.encoding_of(head)
-        first = clean.cleaned(head, codec)
-        joins: list[int] = []
+        first, joins = clean.unwrapped(clean.cleaned(head, codec))
         if tail is None:
-            first, joins = clean.unwrapped(first)
-            return cls(name, first, joins=joins, gap=None, whole_end=True, base=base, unseen=unseen)
+            return cls(name, first, joins=joins, gap=None, base=base, unseen=unseen)
         first = first.rstrip(b"\n") + b"\n"
+        last, more = clean.unwrapped(clean.cleaned(tail, codec))
         gap = len(first)
-        last = clean.cleaned(tail, codec)
-        return cls(name, first + last, joins=joins, gap=gap, whole_end=True, base=base, unseen=unseen)
+        joins += [gap + at for at in more]
+        return cls(name, first + last, joins=joins, gap=gap, base=base, unseen=unseen)
 
     def __len__(self) -> int:
         """The number of lines; what follows the last line feed is one if it is not empty."""
@@ -187,7 +183,7 @@ class LogText:
         if self._crs is not None:
             block = min(position // _BLOCK, len(self._crs) - 1)
             index -= self._crs[block] + self._raw.count(b"\r", block * _BLOCK, position)
-        return index + bisect_left(self._joins, position) if self._joins else index
+        return index + bisect_right(self._joins, position) if self._joins else index
 
     def line_at(self, position: int) -> Line:
         """The line that holds a position; of one longer than `MAX_LINE` the part around it."""
