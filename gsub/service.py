@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 from gsub.errors import USAGE, UserError
 
 if TYPE_CHECKING:
-    from profiler.answers import DecisionAnswer, Jobs, Series, Usage, VerdictAnswer
+    from profiler.answers import DecisionAnswer, Jobs, Reasons, Series, Usage, VerdictAnswer
     from profiler.sealed import Service, ServiceError
     from site_configs.site_model import Site
 
@@ -92,6 +92,12 @@ class Records:
         from profiler.answers import Jobs
 
         return self._decoded(self._ask(f"/v1/jobs?{urlencode(query)}"), Jobs)
+
+    def reasons(self, **query: str | float) -> Reasons:
+        """Why jobs failed, by reason, the costliest first: an operator's view of all, a user's of the own ones."""
+        from profiler.answers import Reasons
+
+        return self._decoded(self._ask(f"/v1/reasons?{urlencode(query)}"), Reasons)
 
     def body(self, what: str, job: str, restarts: int | None = None, node: str | None = None) -> bytes:
         """The service's answer about a job as it came: JSON."""
