@@ -6,18 +6,18 @@ import json
 import os
 import re
 import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final
 
 from gsub.errors import FAILED, USAGE, UserError
 from gsub.term import is_terminal, one_line
 
 if TYPE_CHECKING:
+    from profiler.findings import Evidence, Finding
     from prolog_epilog.failures.classify import Ended
     from prolog_epilog.failures.text import LogText
-
-    from profiler.findings import Evidence, Finding
 
 __all__ = ["Looked", "certainty", "ended_as", "facts", "look", "sentences", "where", "why_logs"]
 
@@ -122,13 +122,32 @@ def look(files: Sequence[str], ended: Ended, *, together: bool = False) -> Itera
 
 def _read(file: str) -> tuple[LogText | None, str]:
     """A log's text, or why there is none."""
-    from prolog_epilog.failures.reading import Unseen, read_log, read_stream
+    from prolog_epilog.failures.reading import Unseen, read_log
 
     if file == "-":
-        found = read_stream(sys.stdin.buffer if sys.stdin is not None else None, "-")
-    else:
-        found = read_log(os.path.expanduser(file))  # noqa: PTH111 - a Path would change the name that is shown
+        return (None, "standard input is closed") if sys.stdin is None else (_of_stream(sys.stdin.buffer), "")
+    found = read_log(os.path.expanduser(file))  # noqa: PTH111 - a Path would change the name that is shown
     return (None, found.why) if isinstance(found, Unseen) else (found, "")
+
+
+def _of_stream(stream: IO[bytes]) -> LogText:
+    """What comes on a stream, of which only the two ends are kept, as of a file."""
+    from prolog_epilog.failures.reading import HEAD, TAIL
+    from prolog_epilog.failures.text import LogText
+
+    first = stream.read(HEAD)
+    rest: deque[bytes] = deque()
+    held = left_out = 0
+    while chunk := stream.read(1 << 20):
+        rest.append(chunk)
+        held += len(chunk)
+        while held - len(rest[0]) >= TAIL:
+            left_out += len(rest[0])
+            held -= len(rest.popleft())
+    if not left_out:
+        return LogText.of("-", first + b"".join(rest))
+    unseen = (f"standard input: {left_out} bytes amid it were not looked at",)
+    return LogText.of("-", first, b"".join(rest), unseen=unseen)
 
 
 def facts(looked: Looked) -> dict[str, object]:
