@@ -21,6 +21,8 @@ _DEALT_WITH: Final = 12
 """Lines behind a sign within which a word like "retrying" speaks of it."""
 _CLEANING: Final = 60
 """Lines behind a mark of clean-up that are of it."""
+_END: Final = 8
+"""Lines at a log's end: what was to be tried again there was not."""
 _GOES_ON: Final = 5
 """Lines with counts behind a warning by which a log goes on."""
 _MESSAGE: Final = 12
@@ -36,6 +38,9 @@ _LOST_PEER: Final = frozenset(
 )
 _BY_SCHEDULER: Final = frozenset({"preempted", "time_limit", "cancelled", "node_failure"})
 """What tools log as a warning although it ends them."""
+_OF_THE_GPU: Final = frozenset(
+    {"cuda_failure", "cuda_init_failed", "invalid_memory_access", "nccl_error", "nccl_timeout", "core_dump"}
+)
 _DEATHS: Final = frozenset({"cpu_oom", "node_failure"})
 """Deaths that others see as a lost peer, and that the scheduler may tell later than they do."""
 
@@ -174,7 +179,7 @@ def _speaks_of(mark: Mark, sign: Sign, case: Case) -> bool:
     """Whether a word like "retrying" is of this sign: right behind it, or the line that logged its traceback."""
     if mark.log != sign.log or not _same(mark.line.rank, sign.rank):
         return False
-    if sign.mild and sign.chain >= 0 and 0 <= sign.first - mark.index <= 2:
+    if sign.chain >= 0 and 0 <= sign.first - mark.index <= 2:
         return True
     if not 0 <= mark.index - sign.index <= _DEALT_WITH:
         return False
@@ -202,6 +207,15 @@ def _cleaning(case: Case) -> Case:
                 taken.append(sign)
                 break
     return case.without(taken, "it failed in clean-up")
+
+
+def _of_hardware(case: Case) -> Case:
+    """What a program sees of a broken GPU is no cause beside the kernel's or the driver's word of it."""
+    if not any(sign.reason == "gpu_hardware" and sign.weight >= _STRONG for sign in case.signs):
+        return case
+    return case.without(
+        [sign for sign in case.signs if sign.reason in _OF_THE_GPU], "it is what a broken GPU looks like"
+    )
 
 
 def _survived(case: Case) -> Case:
@@ -259,6 +273,11 @@ STEPS: Final = (
     Step("line", "Of what one line says the most precise counts.", _one_a_line),
     Step("clean-up", "What fails in clean-up never is the cause.", _cleaning),
     Step("chain", "Of exceptions raised of one another the first known one is the cause.", _one_a_chain),
+    Step(
+        "hardware",
+        "What a program sees of a broken GPU is no cause beside the driver's word of it.",
+        _of_hardware,
+    ),
     Step("dealt with", "An error that the log says was dealt with is none.", _dealt_with),
     Step("survived", "An error after which the same count goes on was survived.", _survived),
     Step(
@@ -315,11 +334,12 @@ def choose(case: Case) -> Choice:
     signs = in_order(case.signs)
     failed = [sign for sign in signs if sign.tier == "failed_end"]
     ranked = [sign for sign in signs if sign.tier != "failed_end"]
-    if not ranked and failed and not case.ended_well:
-        # It failed, and all that could say why was set aside: the last that was dealt with may be the one that was not.
-        ranked = in_order(
+    if not ranked and not case.ended_well:
+        # All that could say why was set aside: the last that was dealt with may be the one that was not.
+        last = in_order(
             sign for sign, why in case.set_aside if why == _HANDLED and sign.tier in ("explicit", "implicit")
         )[-1:]
+        ranked = [sign for sign in last if failed or case.lengths[sign.log] - sign.index <= _END]
         weak = bool(ranked)
     by_tier = {tier: [sign for sign in ranked if sign.tier == tier] for tier in _TIERS}
     remarks = case.remarks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -151,10 +152,11 @@ def counters(lines: Iterable[Line]) -> tuple[Counter, ...]:
 
 
 def went_on(progress: Sequence[Counter], first: int, last: int, until: int | None = None) -> bool:
-    """Whether a count that stood before line `first` goes on upwards behind line `last`, as one loop's does.
+    """Whether work goes on behind line `last` (up to line `until`), as one loop shows it.
 
     One number after another is no proof: several loops may print, and lines of different ranks mix. Asked for are four
-    counts of one kind and total that never fall, and go on from where the last one before stood.
+    counts of one kind and total that all rise, and go on from where the last one before line `first` stood; or five of
+    a loop that began behind.
     """
     before: dict[tuple[str, int], int] = {}
     after: dict[tuple[str, int], list[int]] = {}
@@ -166,8 +168,7 @@ def went_on(progress: Sequence[Counter], first: int, last: int, until: int | Non
             after.setdefault(key, []).append(count.done)
     for key, done in after.items():
         start = before.get(key)
-        if start is None or len(done) < 4:
-            continue
-        if all(a < b for a, b in zip([start, *done], done, strict=False)):
+        series = done if start is None else [start, *done]
+        if len(series) >= 5 and all(a < b for a, b in itertools.pairwise(series)):
             return True
     return False

@@ -89,7 +89,7 @@ class TestTraps:
         assert reason(PROGRESS + raised("OSError: [Errno 28] No space left on device")) == "no_space"
 
     def test_memory_before_the_timeout_is_the_cause(self):
-        timeout = "[rank1]:[E ProcessGroupNCCL.cpp:475] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=880)"
+        timeout = "[E ProcessGroupNCCL.cpp:475] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(S=880)"
         assert reason(PROGRESS + raised(OOM) + timeout + "\n") == "gpu_oom"
 
     def test_cuda_out_of_memory_is_a_plain_failed(self):
