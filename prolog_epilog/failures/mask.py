@@ -103,7 +103,7 @@ _RULES: Final = (
     _rule("curl", r"(?P<kept>\bcurl\s.{0,300}?(?:-u|--user)[ =]?['\"]?[^\s:'\"]{1,100}:)(?!\*{4})[^\s'\"]+"),
     _rule(
         "key|login",
-        r"(?i)(?P<kept>\b(?:api[ _-]?key|wandb[\w ._-]{0,60}?(?:key|login(?: --\w+)*)|\"key\")\W{1,4})"
+        r"(?i)(?P<kept>(?:\bapi[ _-]?key|\bwandb[\w ._-]{0,60}?(?:key|login(?: --\w+)*)|[\"']key[\"'])\W{1,4})"
         r"[0-9a-f]{32,86}\b",
     ),
     _rule(  # 'password': 'two words', "api_key": "..."

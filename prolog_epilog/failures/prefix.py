@@ -38,9 +38,9 @@ class Origin:
 _PREFIXES: Final = tuple(
     re.compile(pattern)
     for pattern in (
-        r"\[[Rr]ank[ :=]?\s?(?P<rank>\d{1,7})\]:\s?",  # torch >= 2.3 (excepthook, c10 logger); Lightning
-        r"\[(?!rank)[a-z][a-z_]{0,30}(?P<local>\d{1,4})\]:\s?",  # torchrun --tee: [{role}{local rank}]:
-        r"\[\d{1,9},(?P<rank>\d{1,7})\]<(?:stdout|stderr|stddiag)>:\s?",  # mpirun --tag-output, horovodrun
+        r"\[[Rr]ank[ :=]?\s?(?P<rank>\d{1,7})\]:[ ]?",  # torch >= 2.3 (excepthook, c10 logger); Lightning
+        r"\[(?!rank)[a-z][a-z_]{0,30}(?P<local>\d{1,4})\]:(?: (?=\S))?",  # torchrun --tee: [{role}{local rank}]:
+        r"\[\d{1,9},(?P<rank>\d{1,7})\]<(?:stdout|stderr|stddiag)>:(?: (?=\S))?",  # mpirun --tag-output, horovodrun
         r"\[[^\]<>\s]{1,40},(?P<rank>\d{1,7})\]\[[^\]]{1,40}\]\s?",  # mpirun --tag-output-detailed, prrte
         r"[ ]{0,6}(?P<rank>\d{1,7}): ?(?=\S|$| )(?!\d\d:)",  # srun --label
         r"\[(?P<rank>\d{1,7})\]: ?",  # mpiexec -prepend-rank, aprun

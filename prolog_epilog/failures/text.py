@@ -34,7 +34,7 @@ def decoded(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        if error.start >= len(data) - 4:  # a character cut off at the end
+        if error.reason == "unexpected end of data":
             return data.decode(errors="replace")
         return data.decode("latin-1")
 

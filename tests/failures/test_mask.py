@@ -1,0 +1,176 @@
+"""Secrets do not reach a store or a terminal; what only looks like one does."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prolog_epilog.failures.mask import mask
+
+HEX32 = "0123456789abcdef0123456789abcdef"
+HEX40 = HEX32 + "01234567"
+ALNUM = "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789"
+
+SECRETS = [  # the line, what must be gone, what must be left
+    (f"HF_TOKEN=hf_{ALNUM}", ALNUM, "HF_TOKEN=hf_****"),
+    (f"Invalid user token: hf_{ALNUM}.", ALNUM, "hf_****"),
+    (f"remote: ghp_{ALNUM} was revoked", ALNUM, "ghp_**** was revoked"),
+    (f"github_pat_11ABCDEFG_{ALNUM}", ALNUM, "github_pat_****"),
+    ("git clone https://oauth2:glpat-abcdefghij0123456789@gitlab.com/a/b", "abcdefghij", "@gitlab.com/a/b"),
+    (f"https://{ALNUM}@github.com/a/b", ALNUM, "https://****@github.com/a/b"),
+    (f"openai: sk-proj-{ALNUM} is wrong", ALNUM, "sk-proj-**** is wrong"),
+    (f"sk-ant-api03-{ALNUM}", ALNUM, "sk-ant-****"),
+    ("AKIAIOSFODNN7EXAMPLE not authorised", "IOSFODNN7EXAMPLE", "AKIA**** not authorised"),
+    ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "wJalr", "AWS_SECRET_ACCESS_KEY=****"),
+    ("posting to https://hooks.slack.com/services/T0000/B0000/XXXXabcd1234", "B0000", "hooks.slack.com"),
+    ("slack: xoxb-123456789012-abcdefABCDEF", "abcdefABCDEF", "xoxb-****"),
+    (f"AIza{ALNUM}", ALNUM, "AIza****"),
+    (f"nvapi-{ALNUM}", ALNUM, "nvapi-****"),
+    ("Cookie: session=eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl", "eyJzdWIi", "****"),
+    (f"wandb login --relogin {HEX40}", HEX40, "wandb login --relogin ****"),
+    (f"WANDB_API_KEY={HEX40}", HEX40, "WANDB_API_KEY=****"),
+    (f"wandb: API key {HEX40} is not valid", HEX40, "is not valid"),
+    (f'{{"username":"ada","key":"{HEX32}"}}', HEX32, "ada"),
+    ("machine api.wandb.ai login user password s3cr3t", "s3cr3t", "login user password ****"),
+    ("Authorization: Bearer abcdef", "abcdef", "Authorization: Bearer ****"),
+    ("{'Authorization': 'Basic dXNlcjpwYXNz'}", "dXNlcjpwYXNz", "'Authorization': 'Basic ****'"),
+    ("Authorization: MUNGE credential-of-someone", "credential-of", "Authorization: MUNGE ****"),
+    ("with Bearer abc123def456 refused", "abc123def456", "with Bearer **** refused"),
+    ("password: hunter2", "hunter2", "password: ****"),
+    ("mysql: password=hunter2 host=db", "hunter2", "password=**** host=db"),
+    ("{'password': 'two words', 'lr': 0.1}", "two words", "'lr': 0.1"),
+    ('"db_passwd" : "x y"', "x y", "db_passwd"),
+    ("POSTGRES_PASSWORD=pw, next", "pw", "POSTGRES_PASSWORD=****"),
+    ("train.py --password hunter2x --lr 0.1", "hunter2x", "--password **** --lr 0.1"),
+    ("train.py --hub-token abcDEF123456 --lr 0.1", "abcDEF123456", "--hub-token **** --lr 0.1"),
+    ("--api_key=abcDEF123456", "abcDEF123456", "--api_key=****"),
+    ("Namespace(token='abc123def456', lr=0.1)", "abc123def456", "lr=0.1"),
+    ("api_key: zz9zz9zz9", "zz9zz9zz9", "api_key: ****"),
+    ("postgresql://train:hunter2@db/runs", "hunter2", "postgresql://train:****@db/runs"),
+    ("https://ada:p@ss@proxy:3128/", "p@ss", "https://ada:****@proxy:3128/"),
+    ("redis://:hunter2@cache:6379/0", "hunter2", "redis://:****@cache:6379/0"),
+    ("curl -u ada:hunter2 https://x/", "hunter2", "curl -u ada:**** https://x/"),
+    ("sshpass -p hunter2 ssh n1", "hunter2", "sshpass -p **** ssh n1"),
+    (
+        "GET https://b.s3.amazonaws.com/k?X-Amz-Date=2026&X-Amz-Credential=ID%2F2&X-Amz-Signature=aeeed9bb",
+        "aeeed9bb",
+        "X-Amz-Date=2026",
+    ),
+    ("https://a.blob.core.windows.net/c?sv=2020&sig=abc%2Bdef%3D&se=2027", "abc%2Bdef", "&se=2027"),
+    ("https://api/v1?access_token=abcd1234 failed", "abcd1234", "access_token=**** failed"),
+    ("AccountName=a;AccountKey=abcd1234==;EndpointSuffix=core", "abcd1234", "AccountName=a"),
+    ("-----BEGIN OPENSSH PRIVATE KEY-----b3BlbnNzaC1rZXk", "b3Blbn", "OPENSSH PRIVATE KEY"),
+]
+
+PLAIN = [
+    f"commit {HEX40}",
+    f"sha256:{HEX32}{HEX32}",
+    f"md5 checksum mismatch: expected {HEX32}",
+    "uuid 3f2504e0-4f89-11d3-9a0c-0305e82c3301",
+    "GPU-8f6a7b1c-1234-5678-9abc-def012345678",
+    "KeyError: 'token'",
+    "tokens: 512, max_tokens=4096, pad_token=<pad>, eos_token_id: 50256",
+    "eos_token: <|endoftext|>",
+    "tokenizer: gpt2",
+    "num_tokens=123456789",
+    "--max-tokens 512 --tokenizer meta-llama/Llama-2-7b",
+    "JSONDecodeError: Unexpected token: }",
+    "ValueError: added_token=[PAD] is not in the vocabulary",
+    "token=None password=None api_key='' secret=null",
+    "password=$DB_PASSWORD --password ${PW}",
+    "Basic authentication failed; Bearer token missing",
+    "checkpoint key: model.layers.0.weight",
+    'Missing key(s) in state_dict: "fc.weight", "fc.bias"',
+    "OSError: /home/ada/secrets/file.txt",
+    "http://host:8080/path ada@host ssh://git@github.com/x",
+    "The server socket has failed to listen on [::]:29500 (errno: 98)",
+    "401 Client Error: Unauthorized for url: https://huggingface.co/api/whoami-v2",
+    "/page?code=404&page=2 sk-learn",
+    "step 10 | loss 2.3 | tok/s: 12345 | tokens/s=1.2e5",
+    "NCCL WARN [Proxy] Call to connect from 10.0.0.1<43210> failed",
+    "x = {'author': 'ada', 'keyboard': 'de'}",
+]
+
+
+@pytest.mark.parametrize(("line", "secret", "left"), SECRETS, ids=[line[:40] for line, *_ in SECRETS])
+def test_secrets_are_gone(line, secret, left):
+    masked = mask(line)
+    assert secret not in masked
+    assert left in masked
+    assert "****" in masked
+    assert mask(masked) == masked
+
+
+@pytest.mark.parametrize("line", PLAIN)
+def test_what_only_looks_like_a_secret_stays(line):
+    assert mask(line) == line
+
+
+_PIECES = st.sampled_from(
+    [
+        *"'\"= :&?;,@/-.*#$<>[]{}()\\ \t1a",
+        "****",
+        "password",
+        "token",
+        "api_key",
+        "secret",
+        "://",
+        "Bearer ",
+        "Basic ",
+        "Authorization: ",
+        "--token ",
+        "login ",
+        "sig=",
+        "hf_",
+        "eyJ",
+        "sk-",
+        "-----BEGIN PRIVATE KEY-----",
+        "-----END PRIVATE KEY-----",
+        "curl -u ",
+        "sshpass -p ",
+        HEX32,
+        ALNUM,
+        "hunter2",
+        "None",
+    ]
+)
+
+
+@given(st.lists(_PIECES | st.text(max_size=6), max_size=24).map("".join))
+def test_masking_twice_changes_nothing(text):
+    once = mask(text)
+    assert mask(once) == once
+
+
+@given(st.text(alphabet=ALNUM, min_size=24, max_size=40), st.text(max_size=10), st.text(max_size=10))
+def test_a_token_is_found_wherever_it_stands(token, before, after):
+    assert token not in mask(f"{before} hf_{token} {after}")
+
+
+@pytest.mark.parametrize(
+    "bait",
+    [
+        "password=",
+        "token: ",
+        "://a:",
+        "https://" + "a" * 50,
+        "curl -u ",
+        "Bearer ",
+        "-----BEGIN PRIVATE KEY-----",
+        "--a-a-a-a-a-a",
+        "eyJaaaaaaaaaa.",
+        "api_key'''\"\"",
+        "authorization: bearer ",
+        "wandb  key ",
+        "login a password",
+        "?sig=",
+    ],
+)
+def test_no_line_takes_long(bait):
+    line = (bait * 20_000)[:64_000]
+    began = time.process_time()
+    mask(line)
+    assert time.process_time() - began < 2
