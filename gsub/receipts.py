@@ -10,7 +10,6 @@ import fcntl
 import json
 import os
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from gsub.briefly import BUDGET, briefly, is_off
 from gsub.term import is_terminal
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BUDGET", "SWITCH", "Memory", "due", "memory_folder", "show"]
 
-BUDGET: Final = 0.3
-"""Seconds that a command may last longer for its receipts."""
 SWITCH: Final = "GSUB_RECEIPTS"
 """The variable that says "off"."""
 AT_ONCE: Final = 3
@@ -42,7 +40,6 @@ _SILENCE: Final = 300.0  # ... after the service did not answer
 _CUT_OFF: Final = 60.0  # ... after the time was up: the service may be slow, or only this host
 _KEPT: Final = 4000
 _MARGIN: Final = 0.05  # seconds in which what was shown is written down
-_OFF: Final = frozenset({"off", "0", "no", "false"})
 _HINT: Final = f"(once for each job; again with 'gsub usage --receipt JOB'; not at all with {SWITCH}=off)"
 
 
@@ -51,21 +48,11 @@ def show(
 ) -> None:
     """Print what is due on `stream` (standard error); takes `budget` seconds at most and never raises an Exception."""
     environ, stream = os.environ if environ is None else environ, stream or sys.stderr
-    if not is_terminal(stream) or environ.get(SWITCH, "").lower() in _OFF:
+    if not is_terminal(stream) or is_off(environ, SWITCH):
         return
-    found: list[str] = []
-    until = time.monotonic() + budget
-
-    def look() -> None:
-        # whatever it is, the command itself went well
-        with suppress(Exception):
-            found.extend(_due_here(environ, until))
-
+    found = briefly(lambda until: _due_here(environ, until), budget)
     with suppress(Exception):
-        thread = threading.Thread(target=look, name="receipts", daemon=True)
-        thread.start()
-        thread.join(max(0.0, until - time.monotonic()))
-        if not thread.is_alive() and found:
+        if found:
             print("\n".join(("", *found)), file=stream, flush=True)
 
 

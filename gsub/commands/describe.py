@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from gsub.client import connect
+from gsub.recall import recall
 from gsub.render import duration, size
 from gsub.term import one_line
 
 
 def describe(job_id: int) -> list[str]:
-    """One or two lines about a job just submitted; only the last where Slurm has nothing to say."""
+    """A few lines about a job just submitted; only how to follow it where Slurm has nothing to say."""
     from slurm_plugins.client.errors import SlurmError
 
     lines = []
     output = ""
+    recalled: list[str] = []
     try:
         parts = connect().jobs(ids=[job_id])
         if parts:
@@ -25,7 +27,9 @@ def describe(job_id: int) -> list[str]:
                     f"  {job.name}: {size(job)}{tasks}{more}, at most {limit}, partition {job.partition}"
                 )
             )
+            recalled = recall(job.name)
             output = f"output {one_line(job.stdout)}; " if job.stdout else ""
     except SlurmError:
         pass  # the job is there, which is what counts; watch will tell if the controller stays silent
-    return [f"  {line.strip()}" for line in lines] + [f"  {output}follow with: gsub watch {job_id}"]
+    told = [f"  {line.strip()}" for line in lines] + [f"  {output}follow with: gsub watch {job_id}"]
+    return told + [f"  {line}" for line in recalled]
