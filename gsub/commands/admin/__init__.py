@@ -15,6 +15,7 @@ _MODULES: Final = {
     "doctor": "doctor",
     "install": "install",
     "mode": "mode",
+    "reasons": "reasons",
     "restore": "store",
     "rollback": "install",
     "selftest": "selftest",
@@ -36,7 +37,7 @@ class _Lazy(click.Group):
 
 @click.group(cls=_Lazy)
 def admin() -> None:
-    """For a site's administrators: installing gsub and taking it off, its mode, its store of records.
+    """For a site's administrators: installing gsub and taking it off, its mode, its store of records, its failures.
 
     Exit codes: 0 done, 1 it did not work, 2 wrong usage or configuration.
     """
