@@ -111,7 +111,7 @@ def _read(number: int, log: LogText, matcher: Matcher, namer: Namer) -> tuple[li
     for hit in hits:
         rule = hit.signature
         if rule.tier in ("handled", "cleanup", "ended_well"):
-            marks.append(Mark(rule.tier, hit.line, number, rule.weight, rule.name))  # type: ignore[arg-type]
+            marks.append(Mark(rule.tier, hit.line, number, rule.weight, rule.name))
         elif rule.tier not in ("benign", "progress") and hit.line.index not in benign | quoted:
             signs.append(_sign_of(number, hit))
     for serial, chain in enumerate(chains):
@@ -205,14 +205,14 @@ def _finding(logs: Sequence[LogText], case: Case, choice: Choice, unseen: tuple[
             (mark for mark in case.marks if mark.kind == "ended_well"),
             key=lambda mark: (mark.log, mark.index),
         )
-        evidence = (_evidence(logs[marks[-1].log], marks[-1].line),) if marks and not choice.weak else ()
-        confidence = 0.9 if evidence else 0.5
+        said = (_evidence(logs[marks[-1].log], marks[-1].line),) if marks and not choice.weak else ()
+        confidence = 0.9 if said else 0.5
         return Finding(
             NONE,
             confidence,
             "none",
-            evidence,
-            signature=marks[-1].name if evidence else "",
+            said,
+            signature=marks[-1].name if said else "",
             unseen=unseen,
             remarks=remarks,
             progressed=progressed,

@@ -88,9 +88,9 @@ _PATIENCE: Final = 60
 """Lines of others in a row after which a traceback without an end is given up."""
 _REACH: Final = 24
 """Lines around a hit that are looked at."""
-_HITS: Final = 4000
+_HITS: Final = 1500
 """Lines with a hit that are looked at from a log's start, and as many from its end: what a hostile log can cost."""
-_LATE: Final = 256 << 10
+_LATE: Final = 96 << 10
 """Bytes at its end that are looked through for them."""
 _FRAMES: Final = 400
 
