@@ -8,6 +8,7 @@ answer, or a wrong finding about its own writer's job.
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 import time
@@ -26,6 +27,7 @@ from prolog_epilog.failures.question import Question
 from prolog_epilog.failures.taxonomy import NO_SIGNATURE
 
 if TYPE_CHECKING:
+    from prolog_epilog.failures.reading import Unseen
     from prolog_epilog.failures.text import LogText
 
 __all__ = ["Reader", "investigate", "main"]
@@ -37,6 +39,7 @@ _OF_OTHERS: Final = 16 << 20  # bytes that are read of all other logs together
 _LEAST_OF_OTHERS: Final = 128 << 10  # of each
 _NAMED_WITHIN: Final = 64 << 10  # bytes of each end in which names of other logs are looked for
 _SECONDS: Final = 6.0  # for reading: the rest of the agent's deadline is for classifying
+_CODECS: Final = ("latin-1", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
 _LATE: Final = 60.0  # seconds after a job's end from which on a log is not changed by that job
 _MOST_QUESTION: Final = 1 << 20
 _MOST_UNSEEN: Final = 32
@@ -127,7 +130,7 @@ class Reader:
             self.unseen.append(f"{path} was not read: it needs more memory than there is for it")
             return None
         if isinstance(log, Unseen):
-            self.unseen.append(f"{log}{_hint(path)}")
+            self.unseen.append(f"{log}{_hint(log)}")
             return None
         self.logs.append(log)
         return log
@@ -141,10 +144,10 @@ class Reader:
             )
 
 
-def _hint(path: str) -> str:
+def _hint(log: Unseen) -> str:
     """Why a log that is not there for us may have been there for the job."""
-    own = path.startswith(("/tmp/", "/var/tmp/", "/dev/shm/")) and not os.path.lexists(path)  # noqa: S108 - a sentence
-    return "; a job may have a folder of its own in that place" if own else ""
+    own = log.path.startswith(("/tmp/", "/var/tmp/", "/dev/shm/"))  # noqa: S108 - a sentence
+    return "; a job may have a folder of its own in that place" if own and "not there" in log.why else ""
 
 
 def main() -> None:
@@ -175,6 +178,10 @@ def _classifier(question: Question, unseen: list[str]) -> Classify:
     from prolog_epilog.failures.classify import classify
     from prolog_epilog.failures.signature import SignatureError, load
 
+    for (
+        codec
+    ) in _CODECS:  # Python imports each when it is first used, and may itself lie where only root gets
+        codecs.lookup(codec)
     try:
         rules = load(question.signatures)
     except (

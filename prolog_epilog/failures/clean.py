@@ -48,10 +48,11 @@ def encoding_of(head: bytes) -> str:
             return name
     sample = head[:4096]
     if len(sample) >= 8 and sample.count(b"\0") * 5 >= len(sample) * 2:
-        # mostly ASCII in two bytes each: the NULs are all on one side
-        if sample[1::2].count(b"\0") * 10 >= len(sample[1::2]) * 9 and b"\0" not in sample[:1]:
+        # mostly ASCII in two bytes each: the NULs are all on one side (on both: a hole, `cleaned`)
+        even, odd = sample[::2], sample[1::2]
+        if odd.count(b"\0") * 10 >= len(odd) * 9 and even.count(b"\0") * 10 <= len(even):
             return "utf-16-le"
-        if sample[::2].count(b"\0") * 10 >= len(sample[::2]) * 9 and b"\0" not in sample[1:2]:
+        if even.count(b"\0") * 10 >= len(even) * 9 and odd.count(b"\0") * 10 <= len(odd):
             return "utf-16-be"
     return ""
 
@@ -71,7 +72,9 @@ def cleaned(data: bytes, encoding: str) -> bytes:
     if b"\x08" in data:
         data = _BACKSPACES.sub(b"", data)
     if b"\r" in data:
-        data = re.sub(rb"\r+\n", b"\n", data)
+        data = re.sub(
+            rb"(?<!\r)\r+\n", b"\n", data
+        )  # from a run's start alone: a log of nothing else is 16 MB long
     if not data.isascii():
         for quote, plain in _QUOTES:
             data = data.replace(quote, plain)
