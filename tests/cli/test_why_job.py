@@ -1,0 +1,290 @@
+"""`gsub why JOB`: a page out of what Slurm, the service and the job's own logs tell, whichever of them is there."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from gsub import recall, why_job
+from gsub.cli import main
+from gsub.errors import UserError
+from gsub.service import NoRecordError
+from gsub.why_job import known_of
+from gsub.why_view import facts, lines
+from profiler.answers import DecisionAnswer, Jobs, JobSummary, Similar, Usage, Verdict, VerdictAnswer
+from profiler.findings import Evidence, Finding
+from slurm_plugins.client.errors import NoSuchJob, SlurmUnreachable
+from slurm_plugins.client.states import ExitStatus
+from slurm_plugins.client.values import AccountingRecord, Job, JobState
+
+NOW = datetime(2026, 11, 22, 12, 0, tzinfo=timezone.utc)
+AGO = NOW - timedelta(minutes=5)
+MISSING = Finding(
+    "import_error",
+    0.95,
+    "explicit",
+    (
+        Evidence(
+            "ModuleNotFoundError: No module named 'einops'", "/home/ada/slurm-7.out", 41, rank=3, node="n2"
+        ),
+    ),
+    advice="Install it.",
+    rank=3,
+    node="n2",
+    fingerprint="f1",
+)
+
+
+@dataclass
+class FakeSlurm:
+    live: Sequence[Job] = ()
+    rows: Sequence[AccountingRecord] = ()
+    error: Exception | None = None
+
+    def jobs(self, *, ids: object = None, user: str | None = None) -> Sequence[Job]:
+        if self.error:
+            raise self.error
+        return self.live
+
+    def accounting(self, *, ids: object = None, duplicates: bool = True) -> Sequence[AccountingRecord]:
+        return self.rows
+
+    def nodes(self) -> Sequence[object]:
+        return ()
+
+
+@dataclass
+class FakeService:
+    """The service knows these verdicts, by the job's id as it is shown."""
+
+    answers: dict[str, VerdictAnswer] = field(default_factory=dict)
+    decided: dict[str, object] | None = None
+    runs: tuple[JobSummary, ...] = ()
+    error: UserError | None = None
+
+    def verdict(self, job: str, restarts: int | None = None) -> VerdictAnswer:
+        if self.error:
+            raise self.error
+        if job not in self.answers:
+            raise NoRecordError("there is no such job")
+        return self.answers[job]
+
+    def decision(self, job: str) -> DecisionAnswer:
+        return DecisionAnswer(self.verdict(job).job, self.decided)
+
+    def usage(self, job: str) -> Usage:
+        return Usage(self.verdict(job).job, ())
+
+    def jobs(self, **_: object) -> Jobs:
+        return Jobs(self.runs)
+
+
+def a_job(state: JobState = JobState.FAILED, **more: object) -> Job:
+    known: dict[str, object] = {
+        "id": 7, "name": "train", "user": "ada", "uid": os.geteuid(), "state": state, "partition": "gpu",
+        "start": AGO, "end": NOW, "submitted": AGO, "exit": ExitStatus(1, 0),
+    }  # fmt: skip
+    return Job(**(known | more))  # type: ignore[arg-type]
+
+
+def summary(job: int = 7, state: str = "FAILED", **more: object) -> JobSummary:
+    known: dict[str, object] = {
+        "cluster": "lab", "job_id": job, "name": "train", "uid": os.geteuid(), "state": state, "nodes": "n[1-2]",
+        "exit_code": 1, "started": AGO.timestamp(), "ended": NOW.timestamp(),
+    }  # fmt: skip
+    return JobSummary(**(known | more))  # type: ignore[arg-type]
+
+
+def answer(
+    finding: Finding | None = MISSING, similar: Similar | None = None, **more: object
+) -> VerdictAnswer:
+    job = summary(**more)  # type: ignore[arg-type]
+    verdict = Verdict("lab", job.job_id, 0, finding) if finding is not None else None
+    return VerdictAnswer(job, verdict, similar)
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch):
+    def look(slurm: FakeSlurm, service: FakeService | None = None, job: str = "7") -> list[str]:
+        def records() -> FakeService:
+            if service is None:
+                raise UserError("there are no records of jobs here", why="there is no site file")
+            return service
+
+        monkeypatch.setattr(why_job, "records", records)
+        known = known_of(job, slurm, NOW)  # type: ignore[arg-type]
+        json.dumps(facts(known))  # whatever it is, it is JSON
+        return list(lines(known))
+
+    return look
+
+
+def test_a_verdict_is_told_with_evidence_place_and_advice(ask) -> None:
+    similar = Similar(2, 30, "5", AGO.timestamp(), 0)
+    page = "\n".join(ask(FakeSlurm([a_job()]), FakeService({"7": answer(similar=similar)})))
+    assert page.startswith('job 7 "train" on n[1-2]: FAILED after 5 min, exit code 1\n')
+    assert "  why        import_error, surely: a Python module or name cannot be imported\n" in page
+    assert "slurm-7.out:41: ModuleNotFoundError: No module named 'einops'" in page
+    assert "first to fail: rank 3 on n2" in page and "told by its own logs" in page
+    assert "  try        Install it." in page
+    assert (
+        "2 more failures with the same evidence in 30 days, the last 5 min ago (job 5); "
+        "no run of that name has ended well since" in page
+    )
+
+
+def test_what_was_decided_is_told_in_its_mode(ask) -> None:
+    decided = {
+        "mode": "observe",
+        "enforced": False,
+        "changes": [
+            {"field": "min_nodes", "after": 2, "reason": "2 nodes hold 16 GPUs evenly", "stage": "gang"}
+        ],
+        "notes": [
+            {"text": "internal", "advice": False},
+            {"text": "ask for less", "advice": True, "stage": "limits"},
+        ],
+    }
+    page = "\n".join(ask(FakeSlurm([a_job()]), FakeService({"7": answer()}, decided)))
+    assert "gsub would have set --nodes=2: 2 nodes hold 16 GPUs evenly (gang)" in page
+    assert "note: ask for less (limits)" in page and "internal" not in page
+
+
+def test_a_job_that_waits(ask) -> None:
+    job = a_job(JobState.PENDING, reason="QOSMaxGRESPerUser", start=None, end=None, exit=ExitStatus(0, 0))
+    page = "\n".join(ask(FakeSlurm([job]), FakeService()))
+    assert "its QOS's limit is reached: at most so many GPUs or other GRES of one user" in page
+    assert "(Slurm: QOSMaxGRESPerUser)" in page and "  why " not in page
+
+
+def test_without_service_its_log_is_read_as_its_user(ask, tmp_path: Path) -> None:
+    log = tmp_path / "slurm-7.out"
+    log.write_text(
+        "Traceback (most recent call last):\n  File 'a'\nModuleNotFoundError: No module named 'einops'\n"
+    )
+    page = "\n".join(ask(FakeSlurm([a_job(stdout=str(log))])))
+    assert "import_error" in page and "slurm-7.out:3: ModuleNotFoundError" in page
+    assert "not known  what gsub's service keeps: there is no site file" in page
+
+
+def test_the_default_name_is_tried_where_slurm_has_forgotten_the_job(ask, tmp_path: Path) -> None:
+    (tmp_path / "slurm-40_3.out").write_text("ModuleNotFoundError: No module named 'einops'\n")
+    row = AccountingRecord(
+        id=43, name="train", user="ada", uid=os.geteuid(), state=JobState.FAILED, array_job_id=40, array_task_id=3,
+        work_dir=str(tmp_path), start=AGO, end=NOW, exit=ExitStatus(2, 0),
+    )  # fmt: skip
+    page = "\n".join(ask(FakeSlurm(rows=[row]), job="40_3"))
+    assert "import_error" in page and "slurm-40_3.out:1" in page
+
+
+def test_the_nodes_blindness_is_made_up_for(ask, tmp_path: Path) -> None:
+    log = tmp_path / "out"
+    log.write_text("ModuleNotFoundError: No module named 'einops'\n")
+    blind = Finding("no_signature", 0.5, unseen=("/home/ada/out may not be read",))
+    page = "\n".join(ask(FakeSlurm([a_job(stdout=str(log))]), FakeService({"7": answer(blind)})))
+    assert "import_error" in page and "may not be read" not in page
+
+
+def test_anothers_log_is_not_looked_at(ask, tmp_path: Path) -> None:
+    log = tmp_path / "out"
+    log.write_text("ModuleNotFoundError: No module named 'einops'\n")
+    page = "\n".join(ask(FakeSlurm([a_job(stdout=str(log), uid=os.geteuid() + 1)]), FakeService()))
+    assert "import_error" not in page and "nothing is known that says why" in page
+
+
+def test_the_failed_tasks_of_an_array_by_reason(ask) -> None:
+    tasks = [
+        a_job(
+            id=40 + n,
+            array_job_id=40,
+            array_task_id=n,
+            state=JobState.COMPLETED if n % 2 else JobState.FAILED,
+        )
+        for n in range(8)
+    ]
+    full = Finding("no_space", 0.9, "explicit", (Evidence("No space left on device", "/out", 2),))
+    known = {f"40_{n}": answer(MISSING if n else full, job=40 + n) for n in (0, 2, 4)}
+    page = "\n".join(ask(FakeSlurm(tasks), FakeService(known), "40"))
+    assert "2 x import_error: 40_2, 40_4" in page
+    assert "1 x no_space: 40_0" in page and "1 x not known (FAILED): 40_6" in page
+
+
+def test_a_run_that_ended_well_has_no_reason(ask) -> None:
+    job = a_job(JobState.COMPLETED, exit=ExitStatus(0, 0))
+    done = VerdictAnswer(summary(state="COMPLETED", exit_code=0))
+    page = "\n".join(ask(FakeSlurm([job]), FakeService({"7": done})))
+    assert "COMPLETED" in page and "  why " not in page
+
+
+def test_what_cannot_be_asked_is_said(ask) -> None:
+    service = FakeService(error=UserError("the gsub service at http://c:1 does not answer"))
+    page = "\n".join(ask(FakeSlurm([a_job()]), service))
+    assert page.count("the gsub service at http://c:1 does not answer") == 1
+    slurm = FakeSlurm(error=SlurmUnreachable("slurmctld", "slurmctld does not answer"))
+    page = "\n".join(ask(slurm, FakeService({"7": answer()})))
+    assert "import_error" in page and "what Slurm knows of it" in page
+
+
+def test_a_job_that_nobody_knows(ask) -> None:
+    with pytest.raises(UserError):
+        ask(FakeSlurm(), FakeService())
+
+
+def test_evil_words_do_not_reach_the_terminal(ask) -> None:
+    evil = Finding("traceback", 0.5, "implicit", (Evidence("\x1b]0;x\x07boom\r\n", "/a\x1b[2J", 1),))
+    page = "\n".join(ask(FakeSlurm([a_job(name="\x1b[31mevil")]), FakeService({"7": answer(evil)})))
+    assert "\x1b" not in page and "\r" not in page and "boom" in page
+
+
+# --- at the next submission -----------------------------------------------------------------------------------------
+
+
+def test_the_last_runs_of_a_name_are_recalled() -> None:
+    runs = (summary(9), summary(8), summary(7, "COMPLETED"), summary(6))
+    similar = Similar(1, 30, "8", AGO.timestamp(), 0)
+    told = recall.of_runs(runs, answer(similar=similar, job=9), NOW.timestamp() + 60)
+    assert told[0] == (
+        "note: the last 2 runs of this name failed (import_error, 1 min ago, as 1 more before): "
+        "ModuleNotFoundError: No module named 'einops'"
+    )
+    assert "gsub why 9" in told[1]
+
+
+@pytest.mark.parametrize(
+    "finding", [None, Finding("no_signature", 0.5), Finding("nccl_error", 0.4, "cascade")]
+)
+def test_what_may_pass_by_itself_is_not_recalled_after_one_run(finding: Finding | None) -> None:
+    assert recall.of_runs((summary(9),), answer(finding, job=9), NOW.timestamp()) == []
+
+
+def test_another_name_or_a_success_since_keeps_it_silent() -> None:
+    service = FakeService({"9": answer(job=9)}, runs=(summary(9, name="other"),))
+    assert recall._asked("train", service, NOW.timestamp()) == []  # type: ignore[arg-type]
+    service.runs = (summary(9), summary(10, "COMPLETED", ended=NOW.timestamp() + 5))
+    assert recall._asked("train", service, NOW.timestamp()) == []  # type: ignore[arg-type]
+    service.runs = (summary(9),)
+    assert recall._asked("train", service, NOW.timestamp())  # type: ignore[arg-type]
+
+
+def test_it_is_switched_off_and_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = []
+    monkeypatch.setattr(recall, "_look", lambda *_: called.append(1) or ["x"])
+    assert recall.recall("train", {"GSUB_HINTS": "off"}) == [] and not called
+    assert recall.recall("train", {}) == ["x"]
+
+    def fails(*_: object) -> list[str]:
+        raise NoSuchJob("7")
+
+    monkeypatch.setattr(recall, "_look", fails)
+    assert recall.recall("train", {}) == []
+
+
+def test_it_is_a_command(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["why", "--help"]) == 0
+    assert "--log" in capfd.readouterr().out
