@@ -70,7 +70,8 @@ def known_of(job: str, client: SlurmClient, now: datetime) -> Known:
     wait = _wait(live, client, now) if live is not None else None
     tasks, more = _tasks(job, client, service, troubles) if live is None or live.array_job_id else ((), 0)
     verdict = answer.verdict if answer is not None else None
-    own, read = None, ()
+    own: Finding | None = None
+    read: tuple[str, ...] = ()
     if _worth_reading(summary, verdict.finding if verdict else None):
         own, read = _read(live, record, summary)
     return Known(
@@ -256,14 +257,15 @@ def _read(
         if not isinstance(found, Unseen):
             logs.append(found)
             read.append(path)
-    derived = getattr(live or record, "derived_exit", None)
+    told = live or record
+    derived = told.derived_exit if told is not None else None
     word = SlurmWord(
-        state=job.state,
+        state=job.state or "",
         exit_code=job.exit_code,
         signal=job.signal,
         derived_exit_code=derived.code if derived is not None else None,
         reason=job.reason,
-        nodes=job.nodes,
+        nodes=told.nodes.names if told is not None else (),
         failed_node=getattr(record, "failed_node", None) or "",
     )
     finding = classify(logs, Ended(job.state, job.exit_code, job.signal)) if logs else None

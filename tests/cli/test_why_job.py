@@ -274,7 +274,12 @@ def test_another_name_or_a_success_since_keeps_it_silent() -> None:
 
 def test_it_is_switched_off_and_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     called = []
-    monkeypatch.setattr(recall, "_look", lambda *_: called.append(1) or ["x"])
+
+    def look(*_: object) -> list[str]:
+        called.append(1)
+        return ["x"]
+
+    monkeypatch.setattr(recall, "_look", look)
     assert recall.recall("train", {"GSUB_HINTS": "off"}) == [] and not called
     assert recall.recall("train", {}) == ["x"]
 
