@@ -6,11 +6,12 @@ first in time. docs/verdicts.md tells it at length.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from prolog_epilog.failures.signs import Case, Mark, Sign
+from prolog_epilog.failures.signs import Case, Mark, Sign, counter
 from prolog_epilog.failures.taxonomy import NO_SIGNATURE, NONE
 
 __all__ = ["STEPS", "Choice", "Step", "choose", "first_cause"]
@@ -36,6 +37,8 @@ _SHELL: Final = frozenset({"shell", "bash", "sh", "coreutils", "csh", "make", "c
 _LOST_PEER: Final = frozenset(
     {"network_error", "rendezvous_failure", "nccl_error", "nccl_timeout", "mpi_error", "mpi_runtime_failure"}
 )
+_TROUBLE: Final = re.compile(r"(?i)\b(?:warn(?:ing)?|error|exception|fail(?:ed|ure)?|caught)\b")
+"""Words of a line behind which `logging` prints a traceback (`exc_info`)."""
 _BY_SCHEDULER: Final = frozenset({"preempted", "time_limit", "cancelled", "node_failure"})
 """What tools log as a warning although it ends them."""
 _OF_THE_GPU: Final = frozenset(
@@ -72,8 +75,9 @@ class Choice:
 _TIERS: Final = {"decisive": 4, "explicit": 3, "implicit": 2, "cascade": 1, "failed_end": 0}
 
 
-def _strength(sign: Sign) -> tuple[int, int]:
-    return _TIERS[sign.tier], sign.weight
+def _on_a_line(sign: Sign) -> tuple[float, int]:
+    """What is said of a line by name counts before that it is an exception of unknown cause."""
+    return (0.5 if sign.reason == "traceback" else _TIERS[sign.tier]), sign.weight
 
 
 def _before(one: Sign, other: Sign) -> bool:
@@ -104,7 +108,7 @@ def _one_a_line(case: Case) -> Case:
     for sign in case.signs:
         at = (sign.log, sign.index)
         known = best.get(at)
-        if known is None or _strength(sign) > _strength(known):
+        if known is None or _on_a_line(sign) > _on_a_line(known):
             best[at] = sign
     taken = [sign for sign in case.signs if best[sign.log, sign.index] is not sign]
     # What a traceback's structure knows of the line stays, whichever rule named it.
@@ -137,6 +141,7 @@ def _one_a_chain(case: Case) -> Case:
             chains.setdefault((sign.log, sign.chain), []).append(sign)
     taken: list[Sign] = []
     for signs in chains.values():
+        signs.sort(key=lambda sign: sign.index)
         root = first_cause(signs)
         taken += [sign for sign in signs if sign is not root]
     return case.without(taken, "it was raised because of another exception")
@@ -179,7 +184,9 @@ def _speaks_of(mark: Mark, sign: Sign, case: Case) -> bool:
     """Whether a word like "retrying" is of this sign: right behind it, or the line that logged its traceback."""
     if mark.log != sign.log or not _same(mark.line.rank, sign.rank):
         return False
-    if sign.chain >= 0 and 0 <= sign.first - mark.index <= 2:
+    if counter(mark.index, mark.line.text) is not None:
+        return False  # a line of progress counts what was skipped so far
+    if sign.chain >= 0 and 0 <= sign.first - mark.index <= 2 and _TROUBLE.search(mark.line.raw[:2000]):
         return True
     if not 0 <= mark.index - sign.index <= _DEALT_WITH:
         return False

@@ -108,9 +108,9 @@ class Namer:
         return max(
             fitting,
             key=lambda rule: (
-                rule.purpose is not None,
                 rule.weight,
                 bool(rule.message),
+                rule.purpose is not None,
                 "*" not in rule.types,
             ),
             default=None,

@@ -110,6 +110,13 @@ class TestChains:
         first, second = sign(5, "network_error", chain=0), sign(20, "missing_input", weight=8, chain=0)
         assert choose(case(first, second)).reason == "network_error"
 
+    def test_it_is_the_first_of_the_log_whichever_was_found_first(self):
+        first, second = (
+            sign(5, "no_space", weight=8, chain=0),
+            sign(20, "checkpoint_error", weight=6, chain=0),
+        )
+        assert choose(case(second, first)).reason == "no_space"
+
     def test_what_is_caught_every_day_gives_way_to_a_cause(self):
         first, second = (
             sign(5, "semantic_error", weight=4, chain=0),
@@ -143,6 +150,22 @@ class TestWhatIsNoFailure:
 
     def test_a_mark_far_behind_says_nothing(self):
         assert choose(case(sign(10, "gpu_oom"), marks=[mark(60, "handled")])).reason == "gpu_oom"
+
+    def test_a_count_of_what_was_skipped_says_nothing(self):
+        counted = Mark("handled", line(11, "iteration 70/500 | skipped samples: 0"))
+        assert choose(case(sign(10, "gpu_oom", fatal=True), marks=[counted])).reason == "gpu_oom"
+
+    def test_a_traceback_that_was_logged_with_its_retry_is_dealt_with(self):
+        logged = sign(20, "network_error", weight=7, fatal=True, chain=0, first=11)
+        retry = Mark("handled", line(10, "ERROR: fetch failed, retrying in 8 s"))
+        assert choose(case(logged, marks=[retry])).reason == "none"
+        other = Mark("handled", line(10, "INFO: overflow, skipping step"))
+        assert choose(case(logged, marks=[other])).reason == "network_error"
+
+    def test_what_was_retried_and_is_the_end_of_the_log_is_the_cause(self):
+        logged = sign(996, "network_error", weight=7, fatal=True, chain=0, first=990)
+        retry = Mark("handled", line(989, "ERROR: fetch failed, retrying in 8 s"))
+        assert choose(case(logged, marks=[retry])).reason == "network_error"
 
     def test_clean_up_never_wins(self):
         late = sign(60, "network_error", weight=9, fatal=True, first=52)
@@ -189,6 +212,22 @@ class TestWhatIsNoFailure:
 
     def test_preemption_is_told_as_a_warning_and_counts(self):
         assert choose(case(sign(10, "preempted", mild=True))).reason == "preempted"
+
+
+def test_what_a_program_sees_of_a_broken_gpu_is_no_cause_beside_the_driver_s_word():
+    seen = sign(10, "cuda_failure", weight=7, fatal=True)
+    assert choose(case(seen, sign(30, "gpu_hardware", weight=9))).reason == "gpu_hardware"
+    assert choose(case(seen, sign(30, "gpu_hardware", weight=3))).reason == "cuda_failure"
+    assert (
+        choose(case(sign(5, "gpu_oom", fatal=True), sign(30, "gpu_hardware", weight=9))).reason == "gpu_oom"
+    )
+
+
+def test_an_exception_of_unknown_cause_is_what_its_line_names():
+    shape = {"fatal": True, "chain": 0}
+    unknown = sign(9, "traceback", "implicit", 1, **shape)
+    assert choose(case(unknown, sign(9, "nccl_error", "cascade", 4))).reason == "nccl_error"
+    assert choose(case(unknown, sign(9, "", "failed_end", 2))).reason == "traceback"
 
 
 class TestRanks:
