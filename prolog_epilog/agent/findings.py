@@ -174,18 +174,19 @@ class Findings:
         self._beside = beside
         self._read = read
         self._clock = clock
+        self._reading = False  # until the answer was taken in, which is later than when `beside` has it
 
     def turn(self) -> None:
         """Begin with the next one, if none is being read."""
-        if self._beside.busy:
+        if self._reading:
             return
         for attempt in self._jobs.unread():
             if not on_batch_host(attempt.started) or self._clock.wall() - attempt.ended.at > TOO_OLD:
                 self._jobs.were_read(attempt, None)
             elif not self._jobs.begin_reading(attempt):
-                self._found(attempt, _unread("their reader ended the agent twice, or was ended with it"))
+                self._found(attempt, _unread("were not read: twice the agent was ended meanwhile"))
             else:
-                self._beside.ask(
+                self._reading = self._beside.ask(
                     lambda attempt=attempt: self._read(attempt),  # type: ignore[misc]
                     lambda finding, attempt=attempt: self._found(attempt, finding),  # type: ignore[misc]
                     lambda error, attempt=attempt: self._failed(attempt, error),  # type: ignore[misc]
@@ -193,6 +194,7 @@ class Findings:
                 return
 
     def _found(self, attempt: Attempt, finding: Finding | None) -> None:
+        self._reading = False
         worth = finding is not None and tells(finding, attempt.ended)
         self._jobs.were_read(attempt, finding if worth else None)
 
