@@ -6,6 +6,7 @@ import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import pytest
@@ -34,6 +35,7 @@ from prolog_epilog.failures.logfiles import JobNames, expand
 from prolog_epilog.failures.question import Question
 from tests.agent.fakes import BOOT, FakeClock, FakeGpus, FakeSpool, hook_bytes, settings
 
+T = TypeVar("T")
 OOM = Finding("gpu_oom", 0.9, "explicit", (Evidence("CUDA out of memory", "/home/ada/slurm-7.out", 3),))
 WELL = Finding("none", 0.9)
 SILENT = Finding("no_signature")
@@ -98,7 +100,9 @@ class Now(Beside):
     def __init__(self, posted: list[Callable[[], None]]) -> None:
         super().__init__("logs", posted.append)
 
-    def ask(self, work, then, failed) -> bool:  # type: ignore[no-untyped-def]
+    def ask(
+        self, work: Callable[[], T], then: Callable[[T], None], failed: Callable[[Exception], None]
+    ) -> bool:
         done = super().ask(work, then, failed)
         if done:
             self._asked.get()()

@@ -19,7 +19,7 @@ def question(
 ) -> Question:
     """What the agent asks of these files."""
     now = time.time()
-    asked = Question(uid, gid, tuple(map(os.fspath, files)), (f"{job}",), now - 3600, now + 60)
+    asked = Question(uid, gid, tuple(os.fspath(file) for file in files), (f"{job}",), now - 3600, now + 60)
     return (
         asked if not more else Question(**{**{f: getattr(asked, f) for f in asked.__struct_fields__}, **more})
     )

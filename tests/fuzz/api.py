@@ -15,10 +15,12 @@ from urllib.parse import quote
 import msgspec
 
 from profiler.answers import Problem
+from profiler.findings import Evidence
 from slurm_plugins.service.keeper.server import listening, serve
 from tests.fuzz import words
 from tests.keeper.door import ADA, BOB, OPERATOR, Door, Got, batch, new_store
 from tests.store.records import ended, event, series, started, usage
+from tests.store.records import found as finding
 
 SECRET = "wonderland"
 """Stands in every record of ada's, and in none of another's."""
@@ -201,6 +203,7 @@ async def _run(count: int, seed: int, folder: Path) -> Found:
             usage(1, note=SECRET),
             series(1),
             ended(1),
+            finding(1, evidence=(Evidence(SECRET, f"/home/{SECRET}/slurm-1.out", 3),), advice=SECRET),
             event(detail=SECRET),
             started(3, **told),
         )

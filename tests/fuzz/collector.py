@@ -18,10 +18,11 @@ from slurm_plugins.service.keeper.collect import Batch
 from tests.fuzz import words
 from tests.keeper.door import ADA, CLUSTER, Door, Got, new_store
 from tests.store.records import ended, event, series, started, usage
+from tests.store.records import found as finding
 
 NODE = "n1"
 OF_A_BATCH = 50
-_MAKERS = (started, ended, usage, series)
+_MAKERS = (started, ended, usage, series, finding)
 
 
 class WrongError(AssertionError):
@@ -68,7 +69,9 @@ def _good(random: Random) -> Record:
         more |= {"serial": random.randrange(50), "final": random.random() < 0.2}
     elif make is started:
         more["uid"] = ADA
-    return make(number, NODE, **more)
+    elif make is finding:
+        more["serial"] = random.randrange(50)
+    return make(number, node=NODE, **more)
 
 
 def _spoilt(random: Random, value: Any) -> Any:
