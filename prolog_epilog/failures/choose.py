@@ -18,7 +18,7 @@ __all__ = ["STEPS", "Choice", "Step", "choose", "first_cause"]
 
 NEAR: Final = 40
 """Lines within which two lines of one log speak of one event."""
-_DEALT_WITH: Final = 12
+_DEALT_WITH: Final = 5
 """Lines behind a sign within which a word like "retrying" speaks of it."""
 _CLEANING: Final = 60
 """Lines behind a mark of clean-up that are of it."""
@@ -190,10 +190,20 @@ def _speaks_of(mark: Mark, sign: Sign, case: Case) -> bool:
         return True
     if not 0 <= mark.index - sign.index <= _DEALT_WITH:
         return False
+    if sign.fatal and not _lives_on(sign, case):
+        return False
     return not any(
         other.fatal and other.log == sign.log and sign.index < other.index < mark.index
         for other in case.signs
     )
+
+
+def _lives_on(sign: Sign, case: Case) -> bool:
+    """Whether the log of an exception goes on as if it had been caught: with work, another failure, or no bad end."""
+    behind = [other for other in case.signs if other.log == sign.log and other.index > sign.index]
+    if case.counts_after(sign) >= _GOES_ON or any(other.fatal for other in behind):
+        return True
+    return not any(other.tier in ("failed_end", "cascade") for other in behind)
 
 
 def _cleaning(case: Case) -> Case:

@@ -43,7 +43,8 @@ _CLOCK: Final = 60
 """Lines back to which a line without a time takes that of another."""
 # NCCL and RCCL call their errors WARN.
 _MILD: Final = re.compile(
-    r"^.{0,80}?(?:(?<!CCL )\b(?:WARN|WARNING|INFO|DEBUG|NOTICE)\b|\[[WI] |: [WI] |\b[WI]\d{4} \d\d:|^[Ww]arning:|\w+Warning:)"
+    r"^.{0,80}?(?:(?<!CCL )\b(?:WARN|WARNING|INFO|DEBUG|NOTICE)\b|\[[WI] |: [WI] |\b[WI]\d{4} \d\d:|"
+    r"^[Ww]arning:|\w+Warning:)"
 )
 
 
