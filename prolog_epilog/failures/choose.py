@@ -77,7 +77,11 @@ _TIERS: Final = {"decisive": 4, "explicit": 3, "implicit": 2, "cascade": 1, "fai
 
 def _on_a_line(sign: Sign) -> tuple[float, int]:
     """What is said of a line by name counts before that it is an exception of unknown cause."""
-    return (0.5 if sign.reason == "traceback" else _TIERS[sign.tier]), sign.weight
+    if sign.reason == "traceback":
+        return 0.5, sign.weight
+    if sign.tier == "cascade" and sign.reason == NO_SIGNATURE:
+        return 0.4, sign.weight
+    return _TIERS[sign.tier], sign.weight
 
 
 def _before(one: Sign, other: Sign) -> bool:
@@ -190,6 +194,10 @@ def _speaks_of(mark: Mark, sign: Sign, case: Case) -> bool:
         return True
     if not 0 <= mark.index - sign.index <= _DEALT_WITH:
         return False
+    if mark.index != sign.index and any(
+        other.log == mark.log and other.index == mark.index for other in case.signs
+    ):
+        return False  # it names an error of its own, and speaks of that
     if sign.fatal and not _lives_on(sign, case):
         return False
     return not any(

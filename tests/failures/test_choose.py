@@ -155,6 +155,14 @@ class TestWhatIsNoFailure:
         counted = Mark("handled", line(11, "iteration 70/500 | skipped samples: 0"))
         assert choose(case(sign(10, "gpu_oom", fatal=True), marks=[counted])).reason == "gpu_oom"
 
+    def test_a_retry_that_names_its_own_error_speaks_of_that(self):
+        first, own = sign(10, "network_error"), sign(12, "filesystem_error")
+        assert choose(case(first, own, marks=[mark(12, "handled")])).reason == "network_error"
+
+    def test_an_exception_at_a_bad_end_is_not_dealt_with(self):
+        fatal, end = sign(10, "filesystem_error", fatal=True), sign(14, "", "failed_end")
+        assert choose(case(fatal, end, marks=[mark(12, "handled")])).reason == "filesystem_error"
+
     def test_a_traceback_that_was_logged_with_its_retry_is_dealt_with(self):
         logged = sign(20, "network_error", weight=7, fatal=True, chain=0, first=11)
         retry = Mark("handled", line(10, "ERROR: fetch failed, retrying in 8 s"))
@@ -228,6 +236,7 @@ def test_an_exception_of_unknown_cause_is_what_its_line_names():
     unknown = sign(9, "traceback", "implicit", 1, **shape)
     assert choose(case(unknown, sign(9, "nccl_error", "cascade", 4))).reason == "nccl_error"
     assert choose(case(unknown, sign(9, "", "failed_end", 2))).reason == "traceback"
+    assert choose(case(unknown, sign(9, "no_signature", "cascade", 4))).reason == "traceback"
 
 
 class TestRanks:
