@@ -327,16 +327,12 @@ def _signature(place: _Place, values: dict[str, object]) -> Signature:
     if reason:
         _one_of(place, "reason", reason, REASONS)
     pattern = str(values["pattern"])
-    literals = cast("tuple[str, ...] | None", values.pop("literal", None))
-    if literals is None:
-        try:
-            literals = required_literals(pattern)
-        except Underivable as error:
-            raise place.wrong(
-                "literal",
-                f"cannot be found in the pattern: {error}",
-                "Add literal = [...], one in every match.",
-            ) from None
+    try:
+        literals = _literals(pattern, cast("tuple[str, ...] | None", values.pop("literal", None)))
+    except Underivable as error:
+        raise place.wrong(
+            "literal", f"cannot be found in the pattern: {error}", "Add literal = [...], one in every match."
+        ) from None
     if any(len(literal) < MIN_LITERAL for literal in literals):
         raise place.wrong(
             "literal", f"shorter than {MIN_LITERAL} characters", "Name a longer piece of the line."

@@ -25,7 +25,7 @@ __all__ = ["MAX_LINE", "Line", "LogText", "decoded"]
 
 MAX_LINE: Final = 8192
 """Bytes of a line that are looked at; of longer ones the beginning."""
-_BLOCK: Final = 1 << 16
+_BLOCK: Final = 1 << 13
 _KEPT: Final = 4096
 
 
