@@ -113,7 +113,10 @@ class Surroundings:
     def __init__(self, uid: int, ids: Sequence[str], since: float, *, seconds: float = _SECONDS) -> None:
         self.unseen: list[str] = []
         self._uid = uid
-        self._bears = re.compile("|".join(rf"(?<![0-9]){re.escape(each)}(?![0-9])" for each in ids))
+        # a number behind another and "_" is a task of that other job's array: slurm-12_17.out is not of job 17
+        self._bears = re.compile(
+            "|".join(rf"(?<![0-9])(?<![0-9]_){re.escape(each)}(?![0-9])" for each in ids)
+        )
         self._since = since - _SLACK
         self._until = time.monotonic() + seconds
 
