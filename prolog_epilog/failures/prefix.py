@@ -52,7 +52,7 @@ _PREFIXES: Final = tuple(
         r"\[(?P<local>\d{1,4})\] (?=\S{1,80} |NCCL |RCCL )",  # NCCL, RCCL
         r"\[(?P<node>" + _HOST + r"):\d{1,10}(?::\d{1,10}){0,3}\]\s{1,2}(?=\S)",  # Open MPI, PMIx, UCX
         r"\[(?:\w{1,40}@)(?P<node>" + _HOST + r")\] (?=\S)",  # HYDRA, PRRTE
-        r"(?P<node>[a-z][a-z-]{0,30}\d[\d-]{0,20}(?:\.[a-z][\w.-]{0,100})?): (?=\S| {2,8}\S)",  # pdsh, clush, deepspeed
+        r"(?P<node>(?!slurm)[a-z][a-z-]{0,30}\d[\d-]{0,20}(?:\.[a-z][\w.-]{0,100})?): (?=\S| {2,8}\S)",  # pdsh, clush
     )
 )
 # What names the writer within the line: left in it.
