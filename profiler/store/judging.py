@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
@@ -17,7 +18,7 @@ from sqlalchemy import Connection, and_, bindparam, delete, or_, select
 
 from profiler.answers import JobSummary, NodeUse
 from profiler.findings import Finding, Source
-from profiler.records import GpuRef, JobFinding, JobRef, NodeEvent
+from profiler.records import GpuRef, GpuUse, JobFinding, JobRef, NodeEvent
 from profiler.store.bulk import chunks, lock, upsert
 from profiler.store.merge import Changes, clean
 from profiler.store.queries import LISTED, event_of, gpu_use, host_use
@@ -178,7 +179,7 @@ def mark_by_events(connection: Connection, events: Sequence[NodeEvent], at: floa
             .order_by(job_node.c.ended_at)
             .limit(_ENDED)
         )
-        rows = [row for row in connection.execute(wanted).mappings() if row["cluster"] == cluster]
+        rows = [dict(row) for row in connection.execute(wanted).mappings() if row["cluster"] == cluster]
         meant = [row for row in rows if settled_badly(row) and any(_within(row, when) for when in times)]
         mark(connection, [(row["pk"], cluster, True) for row in meant], at)
 
@@ -218,7 +219,7 @@ def cases(connection: Connection, cluster: str, limit: int, now: float) -> tuple
     ]
     found: list[Case] = []
     for some in chunks(due):
-        found += _cases(connection, cluster, dict(some))  # type: ignore[arg-type]
+        found += _cases(connection, cluster, dict(some))
     return tuple(found)
 
 
@@ -231,9 +232,9 @@ def _cases(connection: Connection, cluster: str, marks: Mapping[int, int]) -> li
         rank = (row["serial"], row["at"], row["node"])
         if row["job"] not in findings or rank > findings[row["job"]][0]:
             findings[row["job"]] = (rank, row["body"])
-    gpus: dict[tuple[int, str], list[Any]] = {}
-    for row in connection.execute(_TROUBLED.order_by(gpu_usage.c.place), keys).mappings():
-        gpus.setdefault((row["job"], row["node"]), []).append(gpu_use(row))
+    gpus: dict[tuple[int, str], list[tuple[int, GpuUse]]] = {}
+    for row in connection.execute(_TROUBLED, keys).mappings():
+        gpus.setdefault((row["job"], row["node"]), []).append((row["place"], gpu_use(row)))
     nodes: dict[int, list[NodeUse]] = {}
     held: dict[int, dict[str, tuple[GpuRef, ...] | None]] = {}
     for row in connection.execute(_NODES, keys).mappings():
@@ -244,7 +245,7 @@ def _cases(connection: Connection, cluster: str, marks: Mapping[int, int]) -> li
                 node=name,
                 since=row["started_at"] if row["started_at"] is not None else row["since"],
                 until=row["ended_at"] if row["ended_at"] is not None else row["until"],
-                gpus=tuple(gpus.get((pk, name), ())),
+                gpus=tuple(use for _, use in sorted(gpus.get((pk, name), ()), key=itemgetter(0))),
                 host=host_use(row),
             )
         )
@@ -279,7 +280,7 @@ def _events(
         if of.ended is not None:
             span.append(node_event.c.at <= of.ended + SLACK)
         wanted = (
-            select(node_event).where(and_(*span)).order_by(node_event.c.at, node_event.c.id).limit(_EVENTS)
+            select(node_event).where(and_(*span)).order_by(node_event.c.at, node_event.c.pk).limit(_EVENTS)
         )
         found += [event_of(row) for row in connection.execute(wanted).mappings()]
     ref = JobRef(of.job_id, of.restarts)

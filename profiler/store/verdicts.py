@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -74,7 +74,9 @@ def verdicts(connection: Connection, query: VerdictQuery) -> Verdicts:
     if query.user is not None:
         wanted = wanted.where(unsearched(verdict.c.user) == query.user)
     if query.reason is not None:
-        wanted = wanted.where(unsearched(verdict.c.reason) == query.reason)
+        # Everybody's by one reason are in an index; a user's are few enough to be looked through
+        by_it = verdict.c.reason if query.uid is None else unsearched(verdict.c.reason)
+        wanted = wanted.where(by_it == query.reason)
     if query.fingerprint is not None:
         # A user's are in an index by it; among everybody's it is looked for
         by_it = verdict.c.fingerprint if query.uid is not None else unsearched(verdict.c.fingerprint)
@@ -157,14 +159,20 @@ def _similar(connection: Connection, of: Any, like: ColumnElement[bool]) -> Simi
 def decision(connection: Connection, of: JobSummary) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     """What was decided when a job was submitted, and how that was found to be of it: lines of the journal."""
     number = of.job_id if of.array_job_id is None else of.array_job_id
-    wanted = (
-        select(decision_.c.uid, decision_.c.body, decision_.c.joined)
-        .where(decision_.c.cluster == of.cluster, decision_.c.job_id == number)
-        .order_by(decision_.c.at.desc())
-    )
-    if of.submitted is not None:  # numbers of jobs come again
-        wanted = wanted.where(decision_.c.at <= of.submitted + _KNOWN_AFTER)
-    row = connection.execute(wanted.limit(1)).first()
+    # In two steps, lest SQLite read all decisions of the cluster by the primary key: first their ids, from an index
+    ids = select(decision_.c.id).where(decision_.c.cluster == of.cluster, decision_.c.job_id == number)
+    keys = connection.execute(ids.limit(LIMIT)).scalars().all()
+    wanted = select(decision_.c.at, decision_.c.uid, decision_.c.body, decision_.c.joined)
+    rows = [
+        row
+        for some in chunks(keys)
+        for row in connection.execute(
+            wanted.where(decision_.c.cluster == of.cluster, decision_.c.id.in_(some))
+        )
+        # Numbers of jobs come again
+        if of.submitted is None or row.at <= of.submitted + _KNOWN_AFTER
+    ]
+    row = max(rows, key=lambda row: float(row.at), default=None)
     # One number, another user: it was another job
     if row is None or (row.uid is not None and row.uid != of.uid):
         return None, None
@@ -177,44 +185,53 @@ def _line(text: str | None) -> dict[str, Any] | None:
 
 def reasons(connection: Connection, query: ReasonsQuery) -> Reasons:
     """Failures by reason, the costliest first."""
+    rows = [_row(connection, query, reason) for reason in _present(connection, query.cluster)]
+    told = [row for row in rows if row is not None]
+    told.sort(key=lambda row: (-row.gpu_seconds, -row.attempts, row.reason))
+    return Reasons(tuple(told), query.since, query.until)
+
+
+def _present(connection: Connection, cluster: str) -> Iterator[str]:
+    """The reasons that there are: each found by one step in an index, where DISTINCT would read all of it."""
+    least = select(func.min(verdict.c.reason)).where(verdict.c.cluster == cluster)
+    found = connection.execute(least).scalar()
+    while found is not None:
+        if found != "none":
+            yield found
+        found = connection.execute(least.where(verdict.c.reason > found)).scalar()
+
+
+def _row(connection: Connection, query: ReasonsQuery, reason: str) -> ReasonRow | None:
+    """One reason, out of its part of an index; None: nothing of that span or of those people.
+
+    Reason by reason, because a GROUP BY sorts all rows [measured, SQLite, 320,000 verdicts: 0.33 s of CPU, else 1.2 s].
+    """
     where = [
         verdict.c.cluster == query.cluster,
+        verdict.c.reason == reason,
         verdict.c.at >= query.since,
         verdict.c.at < query.until,
-        unsearched(verdict.c.reason) != "none",
     ]
     if query.uid is not None:
-        where.append(verdict.c.uid == query.uid)
+        # Not searched by: the indexes of a user's verdicts do not hold what is summed up
+        where.append(verdict.c.uid + 0 == query.uid)
     if query.user is not None:
         where.append(unsearched(verdict.c.user) == query.user)
     if query.account is not None:
         where.append(unsearched(verdict.c.account) == query.account)
-    counted = (
-        select(
-            verdict.c.reason,
-            func.count(),
-            func.count(verdict.c.job_id.distinct()),
-            func.count(verdict.c.uid.distinct()),
-            func.sum(verdict.c.gpu_seconds),
-        )
-        .where(*where)
-        .group_by(verdict.c.reason)
+    sums = select(
+        func.count(),
+        func.count(verdict.c.job_id.distinct()),
+        func.count(verdict.c.uid.distinct()),
+        func.sum(verdict.c.gpu_seconds),
+        func.count(verdict.c.runtime),
+    ).where(*where)
+    attempts, jobs, users, held, ran = connection.execute(sums).one()
+    if not attempts:
+        return None
+    # The lower one of two in the middle: a run time that there was
+    runtimes = (
+        select(verdict.c.runtime).where(*where, verdict.c.runtime.is_not(None)).order_by(verdict.c.runtime)
     )
-    ranked = (
-        select(
-            verdict.c.reason,
-            verdict.c.runtime,
-            func.row_number().over(partition_by=verdict.c.reason, order_by=verdict.c.runtime).label("place"),
-            func.count().over(partition_by=verdict.c.reason).label("count"),
-        )
-        .where(*where, verdict.c.runtime.is_not(None))
-        .subquery()
-    )
-    middle = select(ranked.c.reason, ranked.c.runtime).where(ranked.c.place == (ranked.c.count + 1) // 2)
-    medians: dict[str, float] = {row[0]: row[1] for row in connection.execute(middle)}
-    rows = [
-        ReasonRow(reason, attempts, jobs, users, held or 0.0, medians.get(reason))
-        for reason, attempts, jobs, users, held in connection.execute(counted)
-    ]
-    rows.sort(key=lambda row: (-row.gpu_seconds, -row.attempts, row.reason))
-    return Reasons(tuple(rows), query.since, query.until)
+    median = connection.execute(runtimes.limit(1).offset((ran - 1) // 2)).scalar() if ran else None
+    return ReasonRow(reason, attempts, jobs, users, held or 0.0, median)

@@ -248,9 +248,9 @@ def many(store: Store) -> None:
         1,
     ):
         begin = T0 + number * DAY
-        who = {"uid": uid, "user": "ada" if uid == 1000 else "bob", "name": name}
+        who: dict[str, Any] = {"uid": uid, "user": "ada" if uid == 1000 else "bob", "name": name}
         store.take([started(number, at=begin, uid=uid), ended(number, at=begin + 3600)], T0)
-        prints = {"fingerprint": ""} if why == "no_signature" else {}
+        prints: dict[str, Any] = {"fingerprint": ""} if why == "no_signature" else {}
         store.take([found(number, why, at=begin + 3600, **prints)], T0)
         store.enrich([failed(number, started=begin, ended=begin + 3600 * number, **who)], T0)
     for number, name in ((10, "train"), (11, "train"), (12, "eval")):

@@ -27,13 +27,15 @@ _JOB: Final = sa.table(
     *map(sa.column, ("pk", "cluster", "job_id", "user", "account", "name", "started", "ended", "gpus")),
 )
 _INDEXES: Final = {
-    "ix_verdict_at": [
-        "cluster", "at", "job", "reason", "account", "user", "uid", "job_id", "gpu_seconds", "runtime", "fingerprint",
+    "ix_verdict_at": ["cluster", "at", "job", "user", "fingerprint"],
+    "ix_verdict_uid": ["cluster", "uid", "at", "job", "reason"],
+    "ix_verdict_reason": [
+        *("cluster", "reason", "at", "job", "user", "fingerprint", "account", "uid", "job_id"),
+        *("gpu_seconds", "runtime"),
     ],
-    "ix_verdict_uid": ["cluster", "uid", "at", "job", "reason", "account", "job_id", "gpu_seconds", "runtime"],
     "ix_verdict_fingerprint": ["cluster", "uid", "fingerprint", "at", "job"],
     "ix_verdict_name": ["cluster", "uid", "reason", "name", "at", "job"],
-}  # fmt: skip
+}
 _QUEUE: Final = sa.text(
     """
     INSERT INTO unjudged (job, cluster, due, mark)
@@ -133,7 +135,7 @@ def _carry_over() -> None:
             # The other one of the last attempt may come after these: it is read again, with it
             rows = [row for row in rows if row["job"] != rows[-1]["job"]]
         first = {row["job"]: row for row in reversed(rows)}
-        bind.execute(sa.insert(table), [_converted(row) for row in first.values()])
+        bind.execute(sa.insert(table), [_converted(dict(row)) for row in first.values()])
         last = rows[-1]["job"]
 
 
