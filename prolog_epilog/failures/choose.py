@@ -329,8 +329,9 @@ def _first(signs: Sequence[Sign]) -> Sign:
             if said_next and heavier and candidate.weight <= _EVERYDAY:
                 candidate = sign
             continue
+        lighter = candidate.mild and sign.weight >= candidate.weight
         if (heavier and (sign.log == candidate.log or sign.fatal)) or (
-            sign.fatal and sign.log == candidate.log and (candidate.mild or not near)
+            sign.fatal and sign.log == candidate.log and (lighter or not near)
         ):
             candidate = sign
     return candidate
