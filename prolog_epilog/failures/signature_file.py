@@ -24,7 +24,7 @@ class NotTomlError(Exception):
 
 _SAFE: Final = r"[^\x00-\x08\x0a-\x1f\x7f"  # a class begun: what TOML lets stand in a text
 _BASIC: Final = r'"(?!"")(?:' + _SAFE + r'"\\]|\\["\\tn])*"'
-_TEXT: Final = r"'''" + _SAFE + r"']*(?:'{1,2}" + _SAFE + r"']+)*'''(?!')|'(?!'')" + _SAFE + r"']*'|" + _BASIC
+_TEXT: Final = r"'''" + _SAFE + r"']*(?:'{1,2}" + _SAFE + r"']+)*'{0,2}'''(?!')|'(?!'')" + _SAFE + r"']*'|" + _BASIC
 _SPACE: Final = r"(?:[ \t\n]|#" + _SAFE + r"]*\n)*"
 _END: Final = r"[ \t]*(?:#" + _SAFE + r"]*)?(?:\n|\Z)"
 _LIST: Final = r"\[" + _SPACE + r"(?:(?:" + _TEXT + r")" + _SPACE + r"(?:," + _SPACE + r"|(?=\])))*\]"
@@ -92,8 +92,11 @@ def parse_quickly(text: str, *, without: Collection[str] = ()) -> dict[str, Any]
                 table[key] = [_text(one) for one in _ONE.findall(item["list"]) if one]
     else:
         return found
-    whole = parse(text)
-    return {
-        kind: [{key: value for key, value in table.items() if key not in without} for table in tables]
-        for kind, tables in whole.items()
-    }
+    return {kind: _without(tables, without) for kind, tables in parse(text).items()}
+
+
+def _without(tables: object, keys: Collection[str]) -> object:
+    """The same tables without these keys; what is no list of tables as it is."""
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        return tables
+    return [{key: value for key, value in table.items() if key not in keys} for table in tables]
