@@ -44,6 +44,9 @@ _BY_SCHEDULER: Final = frozenset({"preempted", "time_limit", "cancelled", "node_
 _OF_THE_GPU: Final = frozenset(
     {"cuda_failure", "cuda_init_failed", "invalid_memory_access", "nccl_error", "nccl_timeout", "core_dump"}
 )
+_TOLD_LATE: Final = frozenset(
+    {"cpu_oom", "node_failure", "gpu_hardware", "time_limit", "preempted", "cancelled"}
+)
 _DEATHS: Final = frozenset({"cpu_oom", "node_failure"})
 """Deaths that others see as a lost peer, and that the scheduler may tell later than they do."""
 
@@ -281,6 +284,29 @@ def _consequences(case: Case) -> Case:
     return case.without(taken, "a task had ended badly before")
 
 
+def _too_late(case: Case) -> Case:
+    """What fails behind a watchdog's timeout does not explain it: the ranks were being taken down.
+
+    Deaths and hardware are told by others, and late; an exception near behind may have been written through.
+    """
+    timeouts: dict[int, Sign] = {}
+    for sign in case.signs:
+        if sign.reason == "nccl_timeout" and sign.tier == "implicit":
+            first = timeouts.setdefault(sign.log, sign)
+            timeouts[sign.log] = min(first, sign, key=lambda found: found.index)
+    taken = [
+        sign
+        for sign in case.signs
+        if sign.tier == "explicit"
+        and sign.reason not in _TOLD_LATE
+        and (timeout := timeouts.get(sign.log)) is not None
+        and sign.index > timeout.index
+        and not (sign.fatal and sign.first - timeout.index <= NEAR)
+        and (sign.at is None or timeout.at is None or sign.at >= timeout.at)
+    ]
+    return case.without(taken, "it failed behind the watchdog's timeout")
+
+
 def _warnings(case: Case) -> Case:
     """Warnings alone, where nothing failed, are no failure; one with a traceback is none if the log goes on."""
     if not case.signs or not all(_only_warns(sign, case) for sign in case.signs):
@@ -308,6 +334,7 @@ STEPS: Final = (
     Step(
         "consequence", "A step's cancellation behind a task that ended badly is a consequence.", _consequences
     ),
+    Step("too late", "What fails behind a watchdog's timeout does not explain it.", _too_late),
     Step("warning", "Warnings alone, where nothing failed, are no failure.", _warnings),
     Step("ended well", "What stands before the words of a good end was survived.", _ended_well),
 )

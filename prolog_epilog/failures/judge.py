@@ -54,6 +54,9 @@ _REASONS: Final = {
     "outofmemory": "cpu_oom",
 }
 """What decides of Slurm's words for a job's reason, where the state does not."""
+_IO_SETUP: Final = 4021 & 0x7F
+_OWN_NUMBERS: Final = 32
+"""Signals from here on are none of a program's: what Slurm shows of an error number of its own."""
 _LOST_PEER: Final = frozenset(
     {"network_error", "rendezvous_failure", "nccl_error", "nccl_timeout", "mpi_error", "mpi_runtime_failure"}
 )
@@ -123,7 +126,7 @@ def _completed(log: Finding, slurm: SlurmWord) -> Finding:
 
 
 def _by_slurm(log: Finding, slurm: SlurmWord, state: str) -> Finding:
-    decides = _STATES.get(state) or _REASONS.get(slurm.reason.replace(" ", "").lower(), "")
+    decides = _STATES.get(state) or _by_reason(slurm)
     if decides:
         return _decisive(log, slurm, state, decides)
     failed = _failed(slurm, state)
@@ -163,6 +166,21 @@ def _by_slurm(log: Finding, slurm: SlurmWord, state: str) -> Finding:
         remarks=_few(remarks),
         progressed=log.progressed,
     )
+
+
+def _by_reason(slurm: SlurmWord) -> str:
+    """What Slurm's word for a job's reason decides, if anything.
+
+    JobLaunchFailure is also what slurmctld calls every batch script that a signal ended (job_mgr.c), be it by its own
+    fault: then it says nothing. Where the launch did fail, the number is one of Slurm's own, of which slurmstepd's
+    ESLURMD_IO_ERROR (4021, shown as 0:53) is an output file that could not be opened.
+    """
+    reason = _REASONS.get(slurm.reason.replace(" ", "").lower(), "")
+    if slurm.signal and reason == "node_failure":
+        if slurm.signal == _IO_SETUP:
+            return "output_error"
+        return "" if slurm.signal < _OWN_NUMBERS else reason
+    return reason
 
 
 def _failed(slurm: SlurmWord, state: str) -> bool | None:

@@ -40,7 +40,7 @@ def steps(start: int, numbers: Sequence[int], kind: str = "step") -> list[Counte
     ("signs", "reason"),
     [
         # 1: explicit beats implicit, implicit beats cascade, in whatever order
-        ([sign(9, "gpu_oom"), sign(1, "nccl_timeout", "implicit", 7)], "gpu_oom"),
+        ([sign(9, "gpu_oom"), sign(1, "nccl_error", "implicit", 7)], "gpu_oom"),
         ([sign(1, "core_dump", "implicit"), sign(9, "missing_library")], "missing_library"),
         ([sign(1, "nccl_error", "cascade", 9), sign(9, "traceback", "implicit", 1)], "traceback"),
         # 2: of cascades the most precise
@@ -237,6 +237,29 @@ def test_an_exception_of_unknown_cause_is_what_its_line_names():
     assert choose(case(unknown, sign(9, "nccl_error", "cascade", 4))).reason == "nccl_error"
     assert choose(case(unknown, sign(9, "", "failed_end", 2))).reason == "traceback"
     assert choose(case(unknown, sign(9, "no_signature", "cascade", 4))).reason == "traceback"
+
+
+@pytest.mark.parametrize(
+    ("late", "reason"),
+    [
+        (sign(20, "gpu_oom", weight=8), "nccl_timeout"),
+        (sign(90, "gpu_oom", weight=8, fatal=True), "nccl_timeout"),
+        (
+            sign(20, "gpu_oom", weight=8, fatal=True),
+            "gpu_oom",
+        ),  # near behind it: written through by another rank
+        (sign(90, "cpu_oom", weight=8), "cpu_oom"),
+        (sign(90, "gpu_hardware", weight=8), "gpu_hardware"),
+        (sign(3, "gpu_oom", weight=8), "gpu_oom"),
+    ],
+)
+def test_what_fails_behind_a_watchdog_s_timeout_does_not_explain_it(late, reason):  # nccl#1284
+    assert choose(case(sign(10, "nccl_timeout", "implicit", 6), late)).reason == reason
+
+
+def test_files_of_ranks_set_behind_one_another_are_judged_by_their_times():
+    timeout, early = sign(10, "nccl_timeout", "implicit", 6, at=600.0), sign(90, "gpu_oom", at=100.0)
+    assert choose(case(timeout, early)).reason == "gpu_oom"
 
 
 class TestRanks:
