@@ -175,8 +175,9 @@ def _by_reason(slurm: SlurmWord) -> str:
     fault: then it says nothing. Where the launch did fail, the number is one of Slurm's own, of which slurmstepd's
     ESLURMD_IO_ERROR (4021, shown as 0:53) is an output file that could not be opened.
     """
-    reason = _REASONS.get(slurm.reason.replace(" ", "").lower(), "")
-    if slurm.signal and reason == "node_failure":
+    word = slurm.reason.replace(" ", "").lower()
+    reason = _REASONS.get(word, "")
+    if slurm.signal and word == "joblaunchfailure":
         if slurm.signal == _IO_SETUP:
             return "output_error"
         return "" if slurm.signal < _OWN_NUMBERS else reason

@@ -149,6 +149,22 @@ class TestFailed:
         word = word.replace(" ", "_")
         assert judge(None, SlurmWord("FAILED", 1, 0, reason=word)).reason == "node_failure"
 
+    @pytest.mark.parametrize(
+        ("exit_code", "signal", "reason"),
+        [
+            (0, 9, "no_signature"),  # as slurmctld 22.05 to 26.05 put a batch script that a signal ended
+            (0, 11, "invalid_memory_access"),
+            (0, 6, "core_dump"),
+            (15, 53, "output_error"),  # ESLURMD_IO_ERROR: the folder of --output is not there
+            (15, 61, "node_failure"),
+            (0, 0, "node_failure"),
+        ],
+    )
+    def test_a_failed_launch_is_told_from_a_script_that_a_signal_ended(self, exit_code, signal, reason):
+        word = SlurmWord("FAILED", exit_code, signal, reason="JobLaunchFailure")
+        assert judge(None, word).reason == reason
+        assert judge(said("gpu_oom"), word).reason == "gpu_oom"
+
 
 class TestTheNodes:
     def test_a_kill_for_memory_explains_sigkill(self):
