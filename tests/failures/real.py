@@ -101,6 +101,22 @@ FAILURES = (
         says="Segmentation fault",
     ),
     Failure("abort", "core_dump", python("import os\nos.abort()\n"), says="Aborted"),
+    Failure(  # Slurm's reason for a batch script that a signal ended is JobLaunchFailure
+        "script-killed",
+        "no_signature",
+        "echo step 1\nkill -9 $$",
+        says="SIGKILL",
+        line=False,
+        source="root",
+    ),
+    Failure(  # Slurm starts nothing, and there is no log
+        "no-output",
+        "output_error",
+        "echo step 1",
+        ("-w", QUIET, "-o", "nowhere/%j.out"),
+        line=False,
+        source="root",
+    ),
     Failure(
         "memory",
         "cpu_oom",
@@ -113,9 +129,7 @@ FAILURES = (
         python(EATS.format(mib=400)),
         ("-w", QUIET, "--mem=100"),
         says="memory",
-        line=False,
-        source="",  # the log's line and Slurm's state say the same
-        state="OUT_OF_MEMORY",
+        state="",  # OUT_OF_MEMORY, on 22.05 FAILED
     ),
     Failure(
         "time-limit",

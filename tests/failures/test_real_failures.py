@@ -18,8 +18,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from profiler.answers import VerdictAnswer
+from profiler.answers import Usage, VerdictAnswer
 from profiler.findings import Evidence
+from profiler.records import GpuUse
 from site_configs.devcluster import Cluster, ClusterSpec
 from tests.failures.real import (
     ARRAY,
@@ -143,18 +144,20 @@ class Produced:
         os.kill(record.cluster.daemons()[f"slurmd-{DYING}"], signal.SIGKILL)
         # SlurmdTimeout is five minutes here: the administrator does not wait for it
         run(["scontrol", "update", f"NodeName={DYING}", "State=DOWN", "Reason=dead"], check=True)
-        self.told("xid", lambda use: 79 in use["xids"])
-        self.told("ecc", lambda use: bool(use.get("ecc_uncorrected")))
+        self.told("xid", lambda use: 79 in use.xids)
+        self.told("ecc", lambda use: bool(use.ecc_uncorrected))
         for name in ("xid", "ecc", "beside", "beside-silent"):
             (record.home / f"go-{self.jobs[name]}").touch()
 
-    def told(self, name: str, seen: Callable[[dict[str, object]], bool]) -> None:
+    def told(self, name: str, seen: Callable[[GpuUse], bool]) -> None:
         """Wait until the node has told of it: what happens to a GPU is looked for every 2 s."""
 
         def look() -> bool | None:
             status, body = self.record.ask(f"/v1/jobs/{self.jobs[name]}/usage")
-            uses = json.loads(body)["nodes"] if status == 200 else []
-            return any(seen({"xids": (), **gpu}) for node in uses for gpu in node["gpus"]) or None
+            if status != 200:
+                return None
+            nodes = msgspec.json.decode(body, type=Usage).nodes
+            return any(seen(gpu) for node in nodes for gpu in node.gpus) or None
 
         self.record.wait_for(f"what befell the GPU of {name}", look)
 
