@@ -19,6 +19,8 @@ _INNERMOST: Final = 40
 """Frames from the innermost out that are asked for their purpose."""
 _AROUND: Final = 6
 """Lines around an exception without a stack that are asked for what was going on."""
+_WEAK: Final = 3
+"""Weight up to which a frame (say that of `os.makedirs`) gives way to what the log says around it."""
 _CLEANING: Final = re.compile(
     r"^(?:__del__|_run_exitfuncs|_exit_function|_python_exit|atexit_\w+|_atexit\w*|destroy_process_group|_teardown)$"
 )
@@ -123,18 +125,16 @@ class Namer:
             for rule in self._purposes:
                 if rule.found_in(str(frame)) and (best is None or (rule.weight, -depth) > best[:2]):
                     best = (rule.weight, -depth, rule.means)
-        if best is not None:
+        if best is not None and best[0] > _WEAK:
             return best[2]
-        if raised.frames and not raised.bare:
-            return None
-        index = raised.at.index
+        index = raised.first if raised.frames else raised.at.index
         for near in text.lines(max(0, index - _AROUND), index + _AROUND + 1):
             if near.index == index:
                 continue
             for rule in self._purposes:
-                if rule.found_in(near.text[:1000]):
+                if rule.found_in(near.text[:1000]) and (best is None or rule.weight > best[0]):
                     return rule.means
-        return None
+        return best[2] if best else None
 
 
 def _cleaning(frames: Sequence[Frame]) -> bool:

@@ -329,3 +329,23 @@ SHELLS = [
 def test_a_line_of_a_shell_or_a_tool_says_its_reason(reason: str, line: str):
     found = classify([LogText.of("slurm-7.out", f"starting on n17\n{line}\n".encode())])
     assert found.reason == reason, found
+
+
+BARE_STACK: Frames = (("train.py", "main", "step(i)"), ("engine.py", "step", "hooks.after(i)"))
+MADE_FOLDER: Frames = (*BARE_STACK, ("/usr/lib/python3.11/os.py", "makedirs", "mkdir(name, mode)"))
+
+
+@pytest.mark.parametrize("frames", [BARE_STACK, MADE_FOLDER])
+@pytest.mark.parametrize(
+    ("before", "reason"),
+    [
+        ("Saving model checkpoint to /out/checkpoint-500", "checkpoint_error"),
+        ("[INFO] writing checkpoint at iteration 1000", "checkpoint_error"),
+    ],
+)
+def test_where_the_stack_is_silent_the_line_before_it_says_what_was_done(
+    frames: Frames, before: str, reason: str
+):
+    data = log(MAIN + frames, IO_ERROR).data.replace(b"Traceback", before.encode() + b"\nTraceback")
+    found = classify([LogText.of("train.log", data)])
+    assert found.reason == reason, found
