@@ -33,6 +33,8 @@ _log = logging.getLogger("gsub-noded")
 
 TOO_OLD: Final = 86400.0
 """Seconds after its end for which a job's logs are worth reading: later, other things have been written there."""
+NOT_BEGUN: Final = 53
+"""The signal that Slurm tells of a job whose output it could not open ("0:53" in sacct, JobLaunchFailure)."""
 _SLURM_DEADLINE: Final = 5.0
 _MOST_TEXT: Final = 1 << 20
 _BIN: Final = "/usr/bin:/usr/local/bin:/opt/slurm/bin:/bin"
@@ -152,6 +154,7 @@ class LogReader:
             ids=tuple(ids),
             since=started.at,
             until=ended.at,
+            not_begun=ended.signal == NOT_BEGUN,
             unseen=tuple(unseen),
             signatures=self._signatures,
         )

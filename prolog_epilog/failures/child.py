@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
-from profiler.findings import Finding
+from profiler.findings import Evidence, Finding
 from profiler.logs import one_line
 from prolog_epilog.failures import privileges
 from prolog_epilog.failures.logfiles import OTHERS, Surroundings, named_in
@@ -40,6 +40,7 @@ _LEAST_OF_OTHERS: Final = 128 << 10  # of each
 _NAMED_WITHIN: Final = 64 << 10  # bytes of each end in which names of other logs are looked for
 _SECONDS: Final = 6.0  # for reading: the rest of the agent's deadline is for classifying
 _CODECS: Final = ("latin-1", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
+_OFTEN_OWN: Final = ("/tmp/", "/var/tmp/", "/dev/shm/")  # noqa: S108 - where a job may have a folder of its own
 _LATE: Final = 60.0  # seconds after a job's end from which on a log is not changed by that job
 _MOST_QUESTION: Final = 1 << 20
 _MOST_UNSEEN: Final = 32
@@ -57,6 +58,8 @@ def investigate(question: Question, classify: Classify) -> Finding:
     except MemoryError:
         reader.unseen.append("the logs were too much to be classified in the memory there is for it")
         finding = Finding(NO_SIGNATURE)
+    if question.not_begun and not reader.logs:
+        finding = next(filter(None, map(_no_place, question.files)), finding)
     unseen = _sentences((*question.unseen, *reader.unseen, *finding.unseen))
     remarks = _sentences((*finding.remarks, *reader.remarks))[:16]
     return msgspec.structs.replace(finding, unseen=unseen, remarks=remarks)
@@ -144,9 +147,38 @@ class Reader:
             )
 
 
+def _no_place(path: str) -> Finding | None:
+    """Why Slurm could not open an output file, where that can be seen."""
+    folder = os.path.dirname(path)  # noqa: PTH120 - a user's text
+    if not _missing(path):
+        return None
+    if _missing(folder):
+        reason, said = "output_error", "does not exist"
+        advice = "Make the folder before the job is submitted: Slurm makes none."
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        reason, said = "permission_error", "may not be written"
+        advice = "Give a file in a folder of your own as --output, or have this one opened to you."
+    else:
+        return None
+    said = one_line(f"The folder {folder} {said}: Slurm could not open the output there.", _WIDEST)
+    evidence = Evidence(said, one_line(path, 4096))
+    return Finding(reason, 0.9, "explicit", (evidence,), advice, "slurm-output-folder")
+
+
+def _missing(path: str) -> bool:
+    """Whether a path leads to nothing; False also where that cannot be told."""
+    try:
+        os.stat(path)  # noqa: PTH116 - a user's text
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return False
+
+
 def _hint(log: Unseen) -> str:
     """Why a log that is not there for us may have been there for the job."""
-    own = log.path.startswith(("/tmp/", "/var/tmp/", "/dev/shm/"))  # noqa: S108 - a sentence
+    own = log.path.startswith(_OFTEN_OWN)
     return "; a job may have a folder of its own in that place" if own and "not there" in log.why else ""
 
 

@@ -162,6 +162,8 @@ class Surroundings:
                         self._miss(f"{folder} holds too much to look for other ranks' logs in all of it")
                         return
                     yield entry
+        except (FileNotFoundError, NotADirectoryError):
+            return
         except OSError as error:
             self._miss(f"{folder} was not searched for other ranks' logs: {error.strerror or error}")
 

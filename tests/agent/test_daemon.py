@@ -19,9 +19,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from profiler.findings import Finding
 from profiler.host import HostReading
 from profiler.records import (
     JobEnded,
+    JobFinding,
     JobRef,
     JobSeries,
     JobStarted,
@@ -34,6 +36,7 @@ from profiler.records import (
 from prolog_epilog.agent import daemon
 from prolog_epilog.agent.alone import NotAloneError, alone
 from prolog_epilog.agent.daemon import Agent, Parts
+from prolog_epilog.agent.edges import Attempt
 from prolog_epilog.agent.jobs import Jobs
 from prolog_epilog.agent.settings import SettingsError, node_name, slurmd_spool
 from tests.agent.conftest import Installed, fill, mount
@@ -47,6 +50,7 @@ from tests.agent.fakes import (
     sample,
     settings,
 )
+from tests.failures.rig import ADA, BOB, home, written
 from tests.nvml_helper import NODE, ROOT, Emulation, emulation, nvml_library  # noqa: F401 - fixtures
 
 J7 = JobRef(7)
@@ -63,6 +67,7 @@ class Rig:
         self.sampler: FakeSampler
         self.running: Callable[[tuple[JobRef, ...], float], None]
         self.kept: list[msgspec.Struct] = []
+        self.logs_hang: threading.Event | None = None
 
         def sampler(on_sample: Callable[..., None]) -> FakeSampler:
             self.sampler = FakeSampler(on_sample)
@@ -77,7 +82,16 @@ class Rig:
 
         self.agent = Agent(
             settings(folder),
-            Parts(self.spool, FakeGpus(), self.host, sampler, sender, health, self.kept.append),
+            Parts(
+                self.spool,
+                FakeGpus(),
+                self.host,
+                sampler,
+                sender,
+                health,
+                self.kept.append,
+                read_logs=self.read,
+            ),
         )
         self.thread = threading.Thread(target=self.agent.run, daemon=True)
 
@@ -88,6 +102,11 @@ class Rig:
         temporary = place.parent / path.name
         temporary.write_bytes(hook_bytes(event, SLURM_JOB_ID=str(job), SLURM_JOB_GPUS="3", **env))
         temporary.replace(path)
+
+    def read(self, attempt: Attempt) -> Finding:
+        if self.logs_hang is not None:
+            self.logs_hang.wait(60)
+        return Finding("gpu_oom", advice=f"job {attempt.ended.job.job_id}")
 
     def look(self, use: float = 50.0) -> None:
         self.sampler.say(sample(time.monotonic(), {3: use}), time.time())
@@ -461,6 +480,42 @@ def process(emulation: Emulation, hooks: Installed) -> Iterator[Process]:  # noq
     yield one
     if one.process.poll() is None:
         one.kill()
+
+
+def test_logs_that_take_long_to_read_hold_up_nothing(rig: Rig) -> None:
+    rig.logs_hang = threading.Event()
+    try:
+        for job in (7, 8):
+            rig.hook("prolog", job)
+            rig.hook("epilog", job, SLURM_JOB_EXIT_CODE="256")
+        rig.await_(JobStarted, JobEnded, count=2)
+        rig.look()
+        rig.spool.await_(lambda: sum(usage.final for usage in rig.spool.of(JobUsage)) == 2)
+        assert rig.spool.of(JobFinding) == []
+    finally:
+        rig.logs_hang.set()
+    rig.await_(JobFinding, count=2)
+    said = sorted((record.job.job_id, record.finding.advice) for record in rig.spool.of(JobFinding))
+    assert said == [(7, "job 7"), (8, "job 8")], "each has its own answer"
+
+
+@pytest.mark.root
+def test_what_an_ended_jobs_log_says_is_read_as_its_user(process: Process, tmp_path: Path) -> None:
+    place = home(tmp_path, mode=0o700)
+    written(
+        place / "7.out",
+        "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 10 GiB total)\n",
+    )
+    written(place / "8.out", "MemoryError\n", uid=BOB)
+    for job in ("7", "8"):
+        env = {"SLURM_JOB_ID": job, "SLURM_JOB_UID": str(ADA), "SLURM_JOB_GID": str(ADA)}
+        env |= {"SLURM_JOB_WORK_DIR": str(place), "SLURM_JOB_STDOUT": "%j.out", "SLURM_NODELIST": NODE}
+        process.hooks.hook("prolog", env)
+        process.hooks.hook("epilog", {**env, "SLURM_JOB_EXIT_CODE": "256"})
+        assert eventually(lambda job=job: process.has(JobFinding, int(job)))  # type: ignore[misc]
+    seven, eight = (record.finding for record in process.records() if isinstance(record, JobFinding))
+    assert seven.reason == "gpu_oom" and seven.evidence[0].file == str(place / "7.out")
+    assert eight.reason == "no_signature" and eight.unseen == (f"{place / '8.out'} may not be read",)
 
 
 def test_from_the_hooks_to_the_spool(process: Process) -> None:

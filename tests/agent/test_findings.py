@@ -423,6 +423,14 @@ def test_where_slurm_does_not_answer_the_rest_is_read_and_said() -> None:
     assert question.unseen == ("where its output went is not known: Slurm did not tell its folder",)
 
 
+def test_a_job_whose_script_slurm_could_not_begin_is_known_by_its_signal() -> None:
+    for signal, not_begun in ((53, True), (0, False), (9, False), (None, False)):
+        one = attempt(stdout="%j.out")
+        one = Attempt(one.started, msgspec.structs.replace(one.ended, signal=signal))
+        question = LogReader(names=lambda job: None).question(one)
+        assert question is not None and question.not_begun is not_begun
+
+
 def test_a_job_without_a_script_has_no_log() -> None:
     assert asked(SlurmNames(batch=False)) == (None, [17])
 

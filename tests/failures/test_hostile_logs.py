@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -464,3 +465,28 @@ def test_children_that_cannot_be_ended_are_left_behind_and_are_few(monkeypatch: 
 def test_a_host_that_cannot_start_a_process_says_so() -> None:
     with pytest.raises(NoAnswerError, match="no process can be started: No such file"):
         LogChild(("/nonexistent/python",)).ask(question("/x"))
+
+
+def test_an_output_that_slurm_could_not_open_is_why_the_job_did_not_begin(ask: Ask) -> None:
+    """Slurm makes no folders: it ends the job with signal 53, and nothing is written anywhere."""
+    with tempfile.TemporaryDirectory(
+        dir="/var/lib"
+    ) as folder:  # below /tmp a job may have a folder of its own
+        root = Path(folder)
+        root.chmod(0o755)
+        place = home(root)
+
+        def why(*files: Path, **more: bool) -> Finding:
+            return ask(question(*files, **{"not_begun": True, **more})).finding
+
+        missing = why(place / "logs" / "17.out")
+        assert (missing.reason, missing.tier) == ("output_error", "explicit")
+        assert missing.evidence[0].file == str(place / "logs" / "17.out")
+        closed = why(root / "17.out")
+        assert closed.reason == "permission_error" and str(root) in closed.evidence[0].text
+        hidden = home(root, BOB, 0o700)
+        for open_to_all in (why(place / "17.out"), why(hidden / "17.out"), why(hidden / "x" / "17.out")):
+            assert (open_to_all.reason, open_to_all.evidence) == ("no_signature", ()), "no guess"
+        assert why(place / "logs" / "17.out", not_begun=False).reason == "no_signature", "it was there once"
+        written(place / "17.out", TRACEBACK)
+        assert why(place / "17.out", place / "logs" / "17.err").reason == "import_error"
