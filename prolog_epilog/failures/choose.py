@@ -25,7 +25,7 @@ _CLEANING: Final = 60
 _END: Final = 8
 """Lines at a log's end: what was to be tried again there was not."""
 _GOES_ON: Final = 5
-"""Lines with counts behind a warning by which a log goes on."""
+"""Lines with counts behind an exception by which its log goes on."""
 _MESSAGE: Final = 12
 """Lines behind an exception that may be of its message."""
 _EVERYDAY: Final = 4
@@ -317,7 +317,7 @@ def _warnings(case: Case) -> Case:
 def _only_warns(sign: Sign, case: Case) -> bool:
     if not sign.mild or sign.tier in ("decisive", "failed_end") or sign.reason in _BY_SCHEDULER:
         return False
-    return sign.chain < 0 or case.counts_after(sign) >= _GOES_ON
+    return sign.chain < 0 or case.work_after(sign)
 
 
 STEPS: Final = (

@@ -112,9 +112,11 @@ def _read(number: int, log: LogText, matcher: Matcher, namer: Namer) -> tuple[li
     marks: list[Mark] = []
     for hit in hits:
         rule = hit.signature
+        if hit.line.index in benign:
+            continue
         if rule.tier in ("handled", "cleanup", "ended_well"):
             marks.append(Mark(rule.tier, hit.line, number, rule.weight, rule.name))
-        elif rule.tier not in ("benign", "progress") and hit.line.index not in benign | quoted:
+        elif rule.tier not in ("benign", "progress") and hit.line.index not in quoted:
             signs.append(_sign_of(number, hit))
     for serial, chain in enumerate(chains):
         signs += namer.signs(number, serial, chain, log)
