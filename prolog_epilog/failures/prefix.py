@@ -63,6 +63,7 @@ _SAID: Final = tuple(
         r"^.{0,90}?\[(?:rank|Rank|RANK)[ :=]{0,2}(?P<rank>\d{1,7})\]",
         r"^(?:.{0,60}?[\s(\[])?(?:global_?rank|GLOBAL_RANK)[ :=]{1,2}(?P<rank>\d{1,7})\b",
         r"^(?:.{0,60}?[\s(])?(?:rank|Rank|RANK)[ :=#]{1,2}(?P<rank>\d{1,7})(?=[\s:,)\]]|$)",
+        r"^srun: error: Node failure on (?P<node>" + _HOST + r")(?=[\s,]|$)",
         r"^srun: error: (?P<node>" + _HOST + r"): tasks? (?P<rank>\d{1,7})(?=[:,\-\]])",
         r"^srun: error: (?P<node>" + _HOST + r"): tasks? \[?(?P<rank>\d{1,7})",
         r"STEP [\d.+_a-z]{1,40} ON (?P<node>" + _HOST + r") CANCELLED",
