@@ -257,14 +257,16 @@ def _evidence(log: LogText, line: Line, sign: Sign | None = None) -> Evidence:
     rank = line.rank if sign is None else sign.rank
     node = line.node if sign is None else sign.node
     at = line.time if sign is None or sign.at is None else sign.at
+    written = elastic.error_file(log.data) is not None  # JSON: its lines are those of the traceback in it
     return Evidence(
         mask(line.text.strip())[:_TEXT],
         log.name[:4096],
-        line.number,
-        None if line.number is not None else line.from_end,
+        None if written else line.number,
+        None if written or line.number is not None else line.from_end,
         rank if rank is None or 0 <= rank <= 1 << 24 else None,
         node[:128],
         at if at is not None and 0 <= at < 4e9 else None,
+        "error file" if written else "log",
     )
 
 

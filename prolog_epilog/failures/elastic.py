@@ -71,7 +71,7 @@ def error_file(data: bytes) -> ErrorFile | None:
         return None
     try:
         inner = msgspec.json.decode(data, type=_Outer).message
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):  # the latter for bytes in a text that are no UTF-8
         return None
     if isinstance(inner, str):
         return ErrorFile(inner)

@@ -141,7 +141,11 @@ def test_the_error_files_of_ranks_are_set_in_time_order():
     )
     found = classify([late, early])
     assert (found.reason, found.evidence[0].file) == ("semantic_error", "5/error.json")
-    assert found.evidence[0].at == 1.7e9
+    assert (found.evidence[0].at, found.evidence[0].what, found.evidence[0].line) == (
+        1.7e9,
+        "error file",
+        None,
+    )
 
 
 @given(st.binary(max_size=400))
