@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from profiler.findings import Finding
@@ -51,6 +51,13 @@ class SlurmNames:
     stderr: str = ""
     array: str = ""
     batch: bool = True
+
+    def expanded(self, path: str, known: JobNames) -> str:
+        """The path, with what scontrol left in it: 22.05 knows no ``%3a``."""
+        job, _, task = self.array.partition("_")
+        if task:
+            known = replace(known, array_job_id=int(job), array_task_id=int(task))
+        return expand(path, known) or path
 
 
 def first_node(hostlist: str) -> str:
@@ -137,7 +144,10 @@ class LogReader:
                 if not told.batch:
                     return None
                 ids += [told.array] if told.array else []
-                streams = [told.stdout or streams[0], told.stderr or streams[1]]
+                streams = [
+                    told.expanded(told.stdout, known) or streams[0],
+                    told.expanded(told.stderr, known) or streams[1],
+                ]
             elif None in streams:
                 unseen.append("the name of its output file is not known: it has what only Slurm can fill in")
             if not any(streams):

@@ -410,6 +410,13 @@ def test_slurm_is_asked_for_what_the_prolog_does_not_know_and_for_nothing_else()
     assert question.unseen == ()
 
 
+def test_what_scontrol_leaves_in_a_name_is_filled_in() -> None:
+    """22.05.8 tells ``arr-12-%3a.txt`` of ``arr-%A-%3a.txt``."""
+    told = SlurmNames("/home/ada/arr-12-%3a.txt", "/home/ada/%q.err", "12_4")
+    question, _ = asked(told, stdout="arr-%A-%3a.txt")
+    assert question is not None and question.files == ("/home/ada/arr-12-004.txt", "/home/ada/%q.err")
+
+
 def test_where_slurm_does_not_answer_the_rest_is_read_and_said() -> None:
     question, _ = asked(None, stdout="%x.out", stderr="%j.err")
     assert question is not None and question.files == ("/home/ada/17.err",)
