@@ -86,10 +86,12 @@ def cleaned(data: bytes, encoding: str) -> bytes:
     if b"\x08" in data:
         data = _BACKSPACES.sub(b"", data)
     if b"\r" in data:
-        data = re.sub(
-            rb"(?<!\r)\r+\n", b"\n", data
-        )  # from a run's start alone: a log of nothing else is 16 MB long
-    if not data.isascii():
+        for _ in range(_RETURNS):  # not by a pattern: bars are all returns, and a log may be nothing else
+            before = len(data)
+            data = data.replace(b"\r\n", b"\n")
+            if len(data) == before:
+                break
+    if not data.isascii() and _quote().search(data):
         for quote, plain in _QUOTES:
             data = data.replace(quote, plain)
     return data
