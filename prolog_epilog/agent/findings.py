@@ -102,11 +102,8 @@ def _names_in(text: str) -> SlurmNames:
     found: dict[str, str] = {}
     for match in _FIELD.finditer(text):
         found.setdefault(match[1] or match[3], match[2] if match[1] else match[4])
-    array = (
-        f"{found['ArrayJobId']}_{found['ArrayTaskId']}"
-        if {"ArrayJobId", "ArrayTaskId"} <= found.keys()
-        else ""
-    )
+    job, task = found.get("ArrayJobId", ""), found.get("ArrayTaskId", "")
+    array = f"{job}_{task}" if job and task else ""
     batch = found.get("BatchFlag", "1") != "0"
     return SlurmNames(found.get("StdOut", ""), found.get("StdErr", ""), array, batch)
 
@@ -144,10 +141,8 @@ class LogReader:
                 if not told.batch:
                     return None
                 ids += [told.array] if told.array else []
-                streams = [
-                    told.expanded(told.stdout, known) or streams[0],
-                    told.expanded(told.stderr, known) or streams[1],
-                ]
+                both = zip((told.stdout, told.stderr), streams, strict=True)
+                streams = [told.expanded(path, known) or stream for path, stream in both]
             elif None in streams:
                 unseen.append("the name of its output file is not known: it has what only Slurm can fill in")
             if not any(streams):

@@ -9,6 +9,7 @@ answer, or a wrong finding about its own writer's job.
 from __future__ import annotations
 
 import codecs
+import errno
 import os
 import sys
 import time
@@ -148,15 +149,14 @@ class Reader:
 
 
 def _no_place(path: str) -> Finding | None:
-    """Why Slurm could not open an output file, where that can be seen."""
+    """Why Slurm, which opens an output as the user, too, could not open this one; None: that cannot be seen."""
     folder = os.path.dirname(path)  # noqa: PTH120 - a user's text
-    if not _missing(path):
-        return None
-    if _missing(folder):
+    error = _trouble(path)
+    if error == errno.ENOENT and _trouble(folder) == errno.ENOENT:
         reason, said = "output_error", "does not exist"
         advice = "Make the folder before the job is submitted: Slurm makes none."
-    elif not os.access(folder, os.W_OK | os.X_OK):
-        reason, said = "permission_error", "may not be written"
+    elif error == errno.EACCES or (error == errno.ENOENT and not os.access(folder, os.W_OK | os.X_OK)):
+        reason, said = "permission_error", "is closed to its user"
         advice = "Give a file in a folder of your own as --output, or have this one opened to you."
     else:
         return None
@@ -165,15 +165,15 @@ def _no_place(path: str) -> Finding | None:
     return Finding(reason, 0.9, "explicit", (evidence,), advice, "slurm-output-folder")
 
 
-def _missing(path: str) -> bool:
-    """Whether a path leads to nothing; False also where that cannot be told."""
+def _trouble(path: str) -> int | None:
+    """What is wrong with a path, by errno; None if it leads somewhere."""
     try:
         os.stat(path)  # noqa: PTH116 - a user's text
-    except FileNotFoundError:
-        return True
-    except (OSError, ValueError):
-        return False
-    return False
+    except OSError as error:
+        return error.errno
+    except ValueError:  # a NUL in it
+        return errno.EINVAL
+    return None
 
 
 def _hint(log: Unseen) -> str:

@@ -484,9 +484,10 @@ def test_an_output_that_slurm_could_not_open_is_why_the_job_did_not_begin(ask: A
         assert missing.evidence[0].file == str(place / "logs" / "17.out")
         closed = why(root / "17.out")
         assert closed.reason == "permission_error" and str(root) in closed.evidence[0].text
-        hidden = home(root, BOB, 0o700)
-        for open_to_all in (why(place / "17.out"), why(hidden / "17.out"), why(hidden / "x" / "17.out")):
-            assert (open_to_all.reason, open_to_all.evidence) == ("no_signature", ()), "no guess"
+        hidden = why(home(root, BOB, 0o700) / "logs" / "17.out")
+        assert hidden.reason == "permission_error"
+        no_trouble = why(place / "17.out")
+        assert (no_trouble.reason, no_trouble.evidence) == ("no_signature", ()), "no guess"
         assert why(place / "logs" / "17.out", not_begun=False).reason == "no_signature", "it was there once"
         written(place / "17.out", TRACEBACK)
         assert why(place / "17.out", place / "logs" / "17.err").reason == "import_error"
