@@ -10,9 +10,23 @@ from typing import Final, Literal, TypeAlias
 
 from prolog_epilog.failures.text import Line
 
-__all__ = ["Case", "Counter", "Mark", "MarkKind", "Sign", "SignTier", "counters", "went_on"]
+__all__ = [
+    "TIERS",
+    "Case",
+    "Counter",
+    "Mark",
+    "MarkKind",
+    "Sign",
+    "SignTier",
+    "before_in_time",
+    "counter",
+    "counters",
+    "went_on",
+]
 
 SignTier: TypeAlias = Literal["decisive", "explicit", "implicit", "cascade", "failed_end"]
+TIERS: Final = {"decisive": 4, "explicit": 3, "implicit": 2, "cascade": 1, "failed_end": 0}
+"""How much a sign of each says: the highest that is left counts."""
 MarkKind: TypeAlias = Literal["handled", "cleanup", "ended_well"]
 
 
@@ -47,6 +61,15 @@ class Sign:
     def index(self) -> int:
         """The index of its line in its log."""
         return self.line.index
+
+
+def before_in_time(one: Sign, other: Sign) -> bool:
+    """Whether one sign is earlier: by their lines in one log, else by their times, else by the order of the logs."""
+    if one.log == other.log:
+        return one.index < other.index
+    if one.at is not None and other.at is not None and one.at != other.at:
+        return one.at < other.at
+    return (one.log, one.index) < (other.log, other.index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +167,6 @@ def counter(index: int, text: str) -> Counter | None:
     if step is None:
         return None
     return Counter(index, step["kind"].lower(), int(step["done"]), int(step["total"] or 0))
-
-
-def counters(lines: Iterable[Line]) -> tuple[Counter, ...]:
-    """The counts that lines show, in their order."""
-    return tuple(found for line in lines if (found := counter(line.index, line.text)))
 
 
 def went_on(progress: Sequence[Counter], first: int, last: int, until: int | None = None) -> bool:

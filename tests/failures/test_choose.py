@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prolog_epilog.failures.choose import STEPS, choose, in_order
+from prolog_epilog.failures.choose import choose, in_order
 from prolog_epilog.failures.signs import Case, Counter, Mark, Sign, counter, went_on
+from prolog_epilog.failures.steps import STEPS
 from prolog_epilog.failures.taxonomy import REASONS
 from prolog_epilog.failures.text import Line
 
