@@ -20,7 +20,6 @@ __all__ = [
     "SignTier",
     "before_in_time",
     "counter",
-    "counters",
     "went_on",
 ]
 
