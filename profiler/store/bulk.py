@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection, Table, func, select
+from sqlalchemy import Connection, Table, case, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import Insert
 
@@ -34,14 +34,15 @@ def upsert(
     newer: str | None = None,
     key: tuple[str, ...] = (),
     keep: tuple[str, ...] = (),
+    least: tuple[str, ...] = (),
 ) -> None:
     """Insert rows; where one with that key (the primary one, if no other is named) is there, it becomes this one.
 
     All rows have the same columns. `newer` names one: a row is replaced only by one whose value there is higher. The
-    columns in `keep` stay as they were first written.
+    columns in `keep` stay as they were first written, those in `least` keep the lower value of both.
     """
     if rows:
-        statement = _upsert(connection.dialect.name, table, tuple(rows[0]), newer, key, keep)
+        statement = _upsert(connection.dialect.name, table, tuple(rows[0]), newer, key, keep, least)
         connection.execute(statement, rows)
 
 
@@ -53,15 +54,18 @@ def _upsert(  # noqa: PLR0917 - remembered by them
     newer: str | None,
     key: tuple[str, ...],
     keep: tuple[str, ...],
+    least: tuple[str, ...],
 ) -> Insert:
     key = key or tuple(column.name for column in table.primary_key)
     changed = [name for name in columns if name not in key and name not in keep]
     # The two dialects have the same methods, and no common type for them
     made = sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
     where = None if newer is None else made.excluded[newer] > table.c[newer]
-    return made.on_conflict_do_update(
-        index_elements=key, set_={name: made.excluded[name] for name in changed}, where=where
-    )
+    values: dict[str, Any] = {name: made.excluded[name] for name in changed}
+    for name in least:
+        # Spelt out: the function for it is called min by one, and least by the other
+        values[name] = case((made.excluded[name] < table.c[name], made.excluded[name]), else_=table.c[name])
+    return made.on_conflict_do_update(index_elements=key, set_=values, where=where)
 
 
 def insert_new(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -153,7 +153,8 @@ def mark(connection: Connection, jobs: Iterable[tuple[int, str, bool]], at: floa
         {"job": pk, "cluster": cluster, "due": at if final else at + _PATIENCE, "mark": secrets.randbits(62)}
         for pk, cluster, final in sorted(jobs)
     ]
-    upsert(connection, unjudged, rows)
+    # What is told again and again does not put it off
+    upsert(connection, unjudged, rows, least=("due",))
 
 
 def mark_by_events(connection: Connection, events: Sequence[NodeEvent], at: float) -> None:

@@ -82,6 +82,14 @@ def test_what_ended_well_is_not(store: Store) -> None:
     assert set(due(store, T0 + 61)) == {1, 2, 3}, "Slurm says nothing"
 
 
+def test_slurms_silence_is_not_waited_for_for_ever(store: Store) -> None:
+    store.take([started(), ended(), found()], T0)
+    for seconds in range(0, 60, 15):
+        store.enrich([failed(state="COMPLETING", final=False)], T0 + seconds)
+        assert due(store, T0 + seconds) == {}
+    assert set(due(store, T0 + 60)) == {1}
+
+
 def test_a_case_holds_what_is_known(store: Store) -> None:
     troubled = use(1, 99.0, xids=(79,), ecc_uncorrected=2, stuck_seconds=400.0)
     store.take(
