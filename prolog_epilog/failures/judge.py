@@ -40,6 +40,7 @@ _STATES: Final = {
     "LAUNCH_FAILED": "node_failure",
     "RECONFIG_FAIL": "node_failure",
     "PREEMPTED": "preempted",
+    "REQUEUED": "preempted",
     "CANCELLED": "cancelled",
     "REVOKED": "cancelled",
 }
