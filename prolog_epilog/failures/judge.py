@@ -17,6 +17,7 @@ from profiler.findings import Evidence, Finding
 from prolog_epilog.failures.advice import ADVICE
 from prolog_epilog.failures.exits import exit_words, reason_of_exit, signal_of
 from prolog_epilog.failures.taxonomy import NO_SIGNATURE, NONE
+from prolog_epilog.health.xids import XIDS
 
 __all__ = ["HARDWARE_XIDS", "PLAIN", "PROGRAM_XIDS", "NodeKind", "NodeWord", "SlurmWord", "judge"]
 
@@ -25,11 +26,12 @@ NodeKind: TypeAlias = Literal["xid", "ecc", "oom", "health", "gpu_lost", "thrott
 PLAIN: Final = 0.8
 """Confidence from which an explicit cause of a log stands against the scheduler's word."""
 
-HARDWARE_XIDS: Final = frozenset({46, 48, 54, 56, 57, 58, 60, 61, 62, 63, 64, 66, 74, 79, 81, 92, 94, 95, 110, 119, 120,
-                                  140, 142, 143, 145, 149, 154, 158, 171, 172})  # fmt: skip
-"""Xids that NVIDIA's catalogue (docs.nvidia.com/deploy/xid-errors) lays to the hardware, its links or its firmware."""
-PROGRAM_XIDS: Final = frozenset({6, 8, 13, 31, 32, 39, 43, 44, 45, 68, 69, 80, 109})
-"""Xids that are mostly of the program: a fault of its kernel, a page fault, a channel that ended with it."""
+_WORN: Final = frozenset({63, 92, 94, 156, 171, 172})
+"""Xids of memory that wears out: no error of the node by themselves, but of a job that ended with one."""
+HARDWARE_XIDS: Final = frozenset(row.code for row in XIDS.values() if row.state == "error") | _WORN
+"""Xids that NVIDIA's catalogue lays to the hardware, its links or its firmware."""
+PROGRAM_XIDS: Final = frozenset(row.code for row in XIDS.values() if row.state == "info")
+"""Xids that a program can cause by itself: a fault of its kernel, a page fault, a channel that ended with it."""
 
 _STATES: Final = {
     "OUT_OF_MEMORY": "cpu_oom",
