@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -263,9 +264,26 @@ def test_the_quick_way_sees_what_toml_has(text):
             signature_file.parse_quickly(text)
         return
     assert signature_file.parse_quickly(text) == whole
-    lists = all(isinstance(tables, list) for tables in whole.values())
+    lists = all(
+        isinstance(tables, list) and all(isinstance(t, dict) for t in tables) for tables in whole.values()
+    )
     less = signature_file.parse_quickly(text, without=("name",))
     assert not lists or less == {
         kind: [{key: value for key, value in table.items() if key != "name"} for table in tables]
         for kind, tables in whole.items()
     }
+
+
+def test_the_examples_of_the_documentation_are_right(tmp_path, capsys):
+    page = (Path(__file__).parents[2] / "docs/signatures.md").read_text()
+    blocks = [block for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if block.startswith("[[")]
+    path = written(tmp_path, blocks[0])
+    assert main([str(path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] in page  # as the page shows it
+    rules = load([written(tmp_path, "\n".join(blocks))])
+    assert len(rules) == len(load()) + 3
+    (line,) = re.findall(r"^\$ printf 'step 10\\n(.*)\\n'", page, re.MULTILINE)
+    assert rules.signatures[-1].found_in(line)
+    assert rules.exceptions[-1].purpose == rules.purposes[-1].means
+    for tier in TIERS:
+        assert f"`{tier}`" in page or tier == "progress"
