@@ -71,7 +71,12 @@ def first_node(hostlist: str) -> str:
 
 
 def on_batch_host(started: JobStarted) -> bool:
-    """Whether the job's script ran on the node that the record is from."""
+    """Whether the job's script ran on the node that the record is from.
+
+    Of a heterogeneous job the first component alone has one.
+    """
+    if started.het_job_id not in (None, started.job.job_id):
+        return False
     return first_node(started.nodes) in ("", started.node)
 
 

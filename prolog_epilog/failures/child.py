@@ -154,7 +154,7 @@ def _no_place(path: str) -> Finding | None:
     error = _trouble(path)
     if error == errno.ENOENT and _trouble(folder) == errno.ENOENT:
         reason, said = "output_error", "does not exist"
-        advice = "Make the folder before the job is submitted: Slurm makes none."
+        advice = "Make the folder before the job is submitted: this Slurm makes none."
     elif error == errno.EACCES or (error == errno.ENOENT and not os.access(folder, os.W_OK | os.X_OK)):
         reason, said = "permission_error", "is closed to its user"
         advice = "Give a file in a folder of your own as --output, or have this one opened to you."

@@ -29,6 +29,7 @@ from prolog_epilog.agent.findings import (
 from prolog_epilog.agent.intake import parse
 from prolog_epilog.agent.jobs import REMEMBER, SAVE_EVERY, Jobs
 from prolog_epilog.agent.log_child import LogChild, NoAnswerError
+from prolog_epilog.agent.parts import real_parts
 from prolog_epilog.agent.reconcile import Found
 from prolog_epilog.agent.registry import Registry
 from prolog_epilog.failures.logfiles import JobNames, expand
@@ -162,6 +163,22 @@ def test_only_the_batch_host_reads(node: Node, nodes: str) -> None:
         node.turn()
         node.turn()
     assert not node.jobs.known(), "nothing waits for ever"
+
+
+def test_of_a_heterogeneous_job_the_first_component_has_the_script(node: Node) -> None:
+    for job in (20, 21):
+        node.hook("prolog", job, SLURM_JOB_UID="1000", SLURM_JOB_NODELIST="n1", SLURM_HET_JOB_ID="20")
+        node.clock.pass_(10)
+        node.hook("epilog", job, SLURM_JOB_EXIT_CODE="256")
+    node.turn()
+    assert [each.ended.job.job_id for each in node.asked] == [20]
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_a_site_says_whether_logs_are_read(on: bool, tmp_path: Path) -> None:
+    told = settings(tmp_path)
+    site = replace(told.site, agent=replace(told.site.agent, findings=on))
+    assert (real_parts(replace(told, site=site)).read_logs is not None) is on
 
 
 @pytest.mark.parametrize(
