@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from profiler.findings import Evidence, Finding
-from profiler.records import JobEnded, JobFinding, JobRef, JobStarted
+from profiler.records import JobEnded, JobFinding, JobRef, JobStarted, identity
 from prolog_epilog.agent import findings
 from prolog_epilog.agent.beside import Beside
 from prolog_epilog.agent.disk import Calls, Disk
@@ -518,3 +518,38 @@ def test_the_child_is_asked_in_the_end() -> None:
 def test_what_tells_something() -> None:
     ended = attempt().ended
     assert tells(SILENT, ended) and tells(OOM, ended) and tells(WELL, ended)
+
+
+class KilledError(BaseException):
+    """The agent is ended here and now."""
+
+
+@pytest.mark.parametrize("call", ["open", "write", "fsync", "replace"])
+def test_killed_at_any_of_its_disks_calls_it_tells_all_the_same(call: str, tmp_path: Path) -> None:
+    for number in range(1, 100):
+        node = Node(tmp_path / f"{number}")
+        left = [number]
+
+        def counted(*args: object, left: list[int] = left, **more: object) -> object:
+            left[0] -= 1
+            if left[0] == 0:
+                raise KilledError
+            return getattr(Calls(), call)(*args, **more)
+
+        node.calls = replace(Calls(), **{call: counted})
+        try:
+            node.start()
+            node.job()
+            node.turn()
+        except KilledError:
+            node.calls = Calls()
+            node.posted.clear()
+            node.start()
+            if JobRef(7) in node.jobs.running() or JobRef(7) not in node.jobs.known():
+                node.job()  # a hook's file is there until it was taken in
+            node.turn()
+        assert {identity(record) for record in node.told()} == {("job_finding", "lab", 7, 0, "n1")}
+        assert {record.serial for record in node.told()} == {1} and len(node.asked) <= 2
+        if left[0] > 0:
+            break
+    assert 3 < number < 99, "each of them was tried"
