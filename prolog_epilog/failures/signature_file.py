@@ -24,7 +24,9 @@ class NotTomlError(Exception):
 
 _SAFE: Final = r"[^\x00-\x08\x0a-\x1f\x7f"  # a class begun: what TOML lets stand in a text
 _BASIC: Final = r'"(?!"")(?:' + _SAFE + r'"\\]|\\["\\tn])*"'
-_TEXT: Final = r"'''" + _SAFE + r"']*(?:'{1,2}" + _SAFE + r"']+)*'{0,2}'''(?!')|'(?!'')" + _SAFE + r"']*'|" + _BASIC
+_TEXT: Final = (
+    r"'''" + _SAFE + r"']*(?:'{1,2}" + _SAFE + r"']+)*'{0,2}'''(?!')|'(?!'')" + _SAFE + r"']*'|" + _BASIC
+)
 _SPACE: Final = r"(?:[ \t\n]|#" + _SAFE + r"]*\n)*"
 _END: Final = r"[ \t]*(?:#" + _SAFE + r"]*)?(?:\n|\Z)"
 _LIST: Final = r"\[" + _SPACE + r"(?:(?:" + _TEXT + r")" + _SPACE + r"(?:," + _SPACE + r"|(?=\])))*\]"
@@ -50,9 +52,10 @@ def parse(text: str) -> dict[str, Any]:
     else:
         import tomli as tomllib
     try:
-        return tomllib.loads(text)
+        found: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise NotTomlError(str(error)) from None
+    return found
 
 
 def _text(quoted: str) -> str:

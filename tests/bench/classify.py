@@ -17,10 +17,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
 
+from profiler.findings import Finding
 from prolog_epilog.failures.classify import classify
 from prolog_epilog.failures.matcher import Matcher
 from prolog_epilog.failures.reading import read_log
@@ -121,21 +123,22 @@ def search_speed(search: Matcher, name: str, size: int) -> float:
     return size / MB / statistics.median(seconds(lambda: search.hits(LogText.of(name, data)), 3))
 
 
+def _judged(data: bytes, rules: Rules) -> Finding:
+    return classify([LogText.of("a.log", data)], rules=rules)
+
+
 def whole_speed(rules: Rules, name: str, size: int) -> float:
     """MB/s from bytes to a finding."""
     data = progress(name, size - len(CRASH)) + CRASH.encode()
-    return size / MB / statistics.median(seconds(lambda: classify([LogText.of(name, data)], rules=rules), 3))
+    return size / MB / statistics.median(seconds(partial(_judged, data, rules), 3))
 
 
 def typical_ms(rules: Rules) -> list[float]:
     """Milliseconds from bytes to a finding, of each format several times."""
     found = []
     for name in FORMATS:
-        data = typical(name)
-        found += [
-            1e3 * each
-            for each in seconds(lambda data=data: classify([LogText.of("a", data)], rules=rules), 9)
-        ]
+        judge = partial(_judged, typical(name), rules)
+        found += [1e3 * each for each in seconds(judge, 9)]
     return found
 
 
@@ -183,6 +186,7 @@ def plain_loop_speed(rules: Rules, data: bytes) -> float:
 _START: Final = """
 import time
 began = time.perf_counter()
+from profiler.findings import Finding
 from prolog_epilog.failures.classify import classify
 from prolog_epilog.failures.text import LogText
 imported = time.perf_counter()
@@ -226,11 +230,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     large, reason = gigabyte_seconds(rules)
     sample = typical("Hugging Face")
     loop = plain_loop_speed(rules, sample)
-    ours = (
-        len(sample)
-        / MB
-        / statistics.median(seconds(lambda: classify([LogText.of("a", sample)], rules=rules), 9))
-    )
+    ours = len(sample) / MB / statistics.median(seconds(partial(_judged, sample, rules), 9))
     imports, reading, automata = start_ms()
     figures = {
         "signatures": len(rules.signatures),

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from prolog_epilog.failures import reading
 from prolog_epilog.failures.reading import Unseen, read_log
 from prolog_epilog.failures.text import LogText
 
@@ -157,7 +156,8 @@ def during(monkeypatch):
     """Has something happen to the file after its first chunk was read."""
 
     def arrange(what: Callable[[], object]) -> None:
-        real, done = os.pread, []
+        real = os.pread
+        done: list[object] = []
 
         def pread(descriptor: int, count: int, at: int) -> bytes:
             chunk = real(descriptor, count, at)
@@ -165,7 +165,7 @@ def during(monkeypatch):
                 done.append(what())
             return chunk
 
-        monkeypatch.setattr(reading.os, "pread", pread)
+        monkeypatch.setattr(os, "pread", pread)
 
     return arrange
 
@@ -220,7 +220,7 @@ def test_what_lies_at_the_path_is_swapped_between_look_and_read(tmp_path, monkey
             os.mkfifo(log)
         return descriptor
 
-    monkeypatch.setattr(reading.os, "open", swap)
+    monkeypatch.setattr(os, "open", swap)
     text = seen(log)
     assert text.data == b"mine\n"
     assert "replaced" in text.unseen[0]
@@ -236,11 +236,11 @@ def test_a_read_that_fails_in_the_middle(tmp_path, monkeypatch):
             raise OSError(5, "Input/output error")
         return real(descriptor, count, at)
 
-    monkeypatch.setattr(reading.os, "pread", pread)
+    monkeypatch.setattr(os, "pread", pread)
     text = seen(log)
     assert len(text.data) == MB
     assert "input/output error, after 1.0 MB of 3.0 MB" in text.unseen[0]
-    monkeypatch.setattr(reading.os, "pread", lambda *_: pread(0, 0, MB))
+    monkeypatch.setattr(os, "pread", lambda *_: pread(0, 0, MB))
     assert "input/output error" in unseen(log)
 
 
