@@ -195,10 +195,6 @@ _MAKERS: Final[Mapping[str, _Maker]] = {
     "exception": _exception,
     "purpose": _purpose,
 }
-    "signature": _signature,
-    "exception": _exception,
-    "purpose": _purpose,
-}
 
 
 def _entry(file: str, kind: str, number: int, table: object) -> Entry:
