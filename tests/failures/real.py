@@ -109,11 +109,11 @@ FAILURES = (
         line=False,
         source="root",
     ),
-    Failure(  # Slurm starts nothing, and there is no log
+    Failure(  # Slurm starts nothing, and there is no log; releases from 23.11 on make folders where they can
         "no-output",
         "output_error",
         "echo step 1",
-        ("-w", QUIET, "-o", "nowhere/%j.out"),
+        ("-w", QUIET, "-o", "/proc/nowhere/%j.out"),
         line=False,
         source="root",
     ),

@@ -18,9 +18,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from profiler.answers import Usage, VerdictAnswer
+from profiler.answers import NodeUse, Usage, VerdictAnswer
 from profiler.findings import Evidence
-from profiler.records import GpuUse
 from site_configs.devcluster import Cluster, ClusterSpec
 from tests.failures.real import (
     ARRAY,
@@ -34,6 +33,7 @@ from tests.failures.real import (
     QUIET,
     TAKEN,
     TASKS,
+    WAIT,
     WELL,
     Failure,
     python,
@@ -104,7 +104,7 @@ class Produced:
         path = f"slurm_{QUIET}/uid_{uid}/job_$SLURM_JOB_ID"
         entered = f"{CGROUPS}/memory/{path}/cgroup.procs"
         eats = f"cat > eat.py <<'PROGRAM'\n{EATS.format(mib=4 * LIMIT_MIB)}PROGRAM\n"
-        enter = f'sh -c "echo \\$\\$ > {entered}; exec python3 eat.py"'
+        enter = f'sh -c "echo \\$\\$ > {entered}; exec python3 eat.py"\nrc=$?\n{WAIT}exit $rc'
         job = self.record.submit("-Jkernel-oom", "-H", "-w", QUIET, script=eats + enter)
         folders = [
             CGROUPS / controller / path.replace("$SLURM_JOB_ID", str(job))
@@ -144,22 +144,27 @@ class Produced:
         os.kill(record.cluster.daemons()[f"slurmd-{DYING}"], signal.SIGKILL)
         # SlurmdTimeout is five minutes here: the administrator does not wait for it
         run(["scontrol", "update", f"NodeName={DYING}", "State=DOWN", "Reason=dead"], check=True)
-        self.told("xid", lambda use: 79 in use.xids)
-        self.told("ecc", lambda use: bool(use.ecc_uncorrected))
-        for name in ("xid", "ecc", "beside", "beside-silent"):
-            (record.home / f"go-{self.jobs[name]}").touch()
+        self.told("xid", lambda node: any(79 in gpu.xids for gpu in node.gpus))
+        self.told("ecc", lambda node: any(gpu.ecc_uncorrected for gpu in node.gpus))
+        if (
+            not self.why_not
+        ):  # Slurm would have told of it even if the job had ended before the agent's next look
+            self.told("kernel-oom", lambda node: bool(node.host and node.host.oom_kills))
+        for name in ("xid", "ecc", "beside", "beside-silent", "kernel-oom"):
+            if name in self.jobs:
+                (record.home / f"go-{self.jobs[name]}").touch()
 
-    def told(self, name: str, seen: Callable[[GpuUse], bool]) -> None:
-        """Wait until the node has told of it: what happens to a GPU is looked for every 2 s."""
+    def told(self, name: str, seen: Callable[[NodeUse], bool]) -> None:
+        """Wait until the node has told of it: it looks every 2 s."""
 
         def look() -> bool | None:
             status, body = self.record.ask(f"/v1/jobs/{self.jobs[name]}/usage")
             if status != 200:
                 return None
             nodes = msgspec.json.decode(body, type=Usage).nodes
-            return any(seen(gpu) for node in nodes for gpu in node.gpus) or None
+            return any(map(seen, nodes)) or None
 
-        self.record.wait_for(f"what befell the GPU of {name}", look)
+        self.record.wait_for(f"what befell {name}", look)
 
     def verdict(self, name: str, right: Callable[[VerdictAnswer], bool], *, job: str = "") -> VerdictAnswer:
         """The service's verdict, as soon as it is right: it changes while facts come in. Else the last one.
