@@ -40,7 +40,7 @@ SignatureTier: TypeAlias = Literal[
     "progress",
 ]
 Meaning: TypeAlias = Literal[
-    "read", "write", "checkpoint", "output", "download", "import", "init", "exec", "shm"
+    "read", "write", "checkpoint", "output", "download", "import", "init", "exec", "shm", "arguments"
 ]
 
 TIERS: Final[Mapping[str, str]] = {
@@ -56,8 +56,20 @@ TIERS: Final[Mapping[str, str]] = {
     "progress": "absent",  # work was done
 }
 """Every tier, and whether its entries name a reason."""
-MEANINGS: Final = ("read", "write", "checkpoint", "output", "download", "import", "init", "exec", "shm")
-"""What a frame does; `exec` starts another program, `shm` makes memory that processes share."""
+MEANINGS: Final = (
+    "read",
+    "write",
+    "checkpoint",
+    "output",
+    "download",
+    "import",
+    "init",
+    "exec",
+    "shm",
+    "arguments",
+)
+"""What a frame does; `exec` starts another program, `shm` makes memory that processes share,
+`arguments` checks options and settings."""
 
 
 @functools.cache
