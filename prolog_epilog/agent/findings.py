@@ -164,6 +164,7 @@ class LogReader:
             ids=tuple(ids),
             since=started.at,
             until=ended.at,
+            work_dir=started.work_dir,
             not_begun=ended.signal == NOT_BEGUN,
             unseen=tuple(unseen),
             signatures=self._signatures,
@@ -187,24 +188,34 @@ class Findings:
         self._beside = beside
         self._read = read
         self._clock = clock
+        self._served: dict[int | None, int] = {}  # by uid: the turn at which one of theirs was read last
+        self._turn = 0
         self._reading = False  # until the answer was taken in, which is later than when `beside` has it
 
     def turn(self) -> None:
         """Begin with the next one, if none is being read."""
         if self._reading:
             return
-        for attempt in self._jobs.unread():
+        for attempt in self._in_turn(self._jobs.unread()):
             if not on_batch_host(attempt.started) or self._clock.wall() - attempt.ended.at > TOO_OLD:
                 self._jobs.were_read(attempt, None)
             elif not self._jobs.begin_reading(attempt):
                 self._found(attempt, _unread("were not read: twice the agent was ended meanwhile"))
             else:
+                self._turn += 1
+                self._served[attempt.started.uid] = self._turn
                 self._reading = self._beside.ask(
                     lambda attempt=attempt: self._read(attempt),  # type: ignore[misc]
                     lambda finding, attempt=attempt: self._found(attempt, finding),  # type: ignore[misc]
                     lambda error, attempt=attempt: self._failed(attempt, error),  # type: ignore[misc]
                 )
                 return
+
+    def _in_turn(self, waiting: list[Attempt]) -> list[Attempt]:
+        """Each user's first: whoever ends a thousand jobs with logs that take long waits for themselves alone."""
+        uids = {attempt.started.uid for attempt in waiting}
+        self._served = {uid: turn for uid, turn in self._served.items() if uid in uids}
+        return sorted(waiting, key=lambda attempt: self._served.get(attempt.started.uid, 0))
 
     def _found(self, attempt: Attempt, finding: Finding | None) -> None:
         self._reading = False

@@ -95,13 +95,13 @@ class Reader:
         folders: list[str] = []
         files: list[str] = []
         for path in dict.fromkeys(self.question.files):
-            log = self._read(path, HEAD, TAIL)
+            log = self._read(path, HEAD, TAIL, follow_links=True)
             if log is None:
                 continue
             self._mark_late(log)
             data = bytes(log.data[:_NAMED_WITHIN]) + b"\n" + bytes(log.data[-_NAMED_WITHIN:])
             more_folders, more_files = named_in(data)
-            base = os.path.dirname(path)  # noqa: PTH120 - bytes that are no UTF-8 stay as they are
+            base = self.question.work_dir or os.path.dirname(path)  # noqa: PTH120 - a user's text
             folders += [os.path.join(base, folder) for folder in more_folders]  # noqa: PTH118
             files += more_files
         return list(dict.fromkeys(folders)), list(dict.fromkeys(files))
@@ -112,9 +112,9 @@ class Reader:
         paths = paths[:OTHERS]
         each = max(_OF_OTHERS // max(len(paths), 1), _LEAST_OF_OTHERS)
         for path in paths:
-            self._read(path, min(each // 4, HEAD), min(each - each // 4, TAIL))
+            self._read(path, min(each // 4, HEAD), min(each - each // 4, TAIL), follow_links=False)
 
-    def _read(self, path: str, head: int, tail: int) -> LogText | None:
+    def _read(self, path: str, head: int, tail: int, *, follow_links: bool) -> LogText | None:
         from prolog_epilog.failures.reading import Unseen, read_log
 
         if (left := self._until - time.monotonic()) <= 0:
@@ -129,7 +129,7 @@ class Reader:
                 return None
             self._files.add(key)
         try:
-            log = read_log(path, head=head, tail=tail, seconds=left)
+            log = read_log(path, head=head, tail=tail, seconds=left, follow_links=follow_links)
         except MemoryError:
             self.unseen.append(f"{path} was not read: it needs more memory than there is for it")
             return None
@@ -150,6 +150,8 @@ class Reader:
 
 def _no_place(path: str) -> Finding | None:
     """Why Slurm, which opens an output as the user, too, could not open this one; None: that cannot be seen."""
+    from prolog_epilog.failures.classify import fingerprint
+
     folder = os.path.dirname(path)  # noqa: PTH120 - a user's text
     error = _trouble(path)
     if error == errno.ENOENT and _trouble(folder) == errno.ENOENT:
@@ -162,7 +164,8 @@ def _no_place(path: str) -> Finding | None:
         return None
     said = one_line(f"The folder {folder} {said}: Slurm could not open the output there.", _WIDEST)
     evidence = Evidence(said, one_line(path, 4096))
-    return Finding(reason, 0.9, "explicit", (evidence,), advice, "slurm-output-folder")
+    mark = fingerprint(reason, said)
+    return Finding(reason, 0.9, "explicit", (evidence,), advice, "slurm-output-folder", mark)
 
 
 def _trouble(path: str) -> int | None:
@@ -210,16 +213,12 @@ def _classifier(question: Question, unseen: list[str]) -> Classify:
     from prolog_epilog.failures.classify import classify
     from prolog_epilog.failures.signature import SignatureError, load
 
-    for (
-        codec
-    ) in _CODECS:  # Python imports each when it is first used, and may itself lie where only root gets
+    # Python imports each when it is first used, and may itself lie where only root gets
+    for codec in _CODECS:
         codecs.lookup(codec)
     try:
         rules = load(question.signatures)
-    except (
-        SignatureError,
-        OSError,
-    ) as error:  # checked where the site is; changed since, or not on this node
+    except (SignatureError, OSError) as error:  # changed since it was checked, or not on this node
         rules = load()
         unseen.append(f"the site's own signatures were not used: {error}".partition("\n")[0])
     # The logs' own word: what Slurm knows of the end the service joins with it, when Slurm has made up its mind

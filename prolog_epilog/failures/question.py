@@ -17,8 +17,8 @@ class Question(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `files` are absolute paths: its output and error streams. `gid` None stands for the user's own group. `ids` are what
     other processes' files bear in their names. `since` and `until` are the attempt's start and end, in seconds since
-    the epoch. `not_begun`: Slurm says that it could not begin the script. `unseen` has what is known before of what
-    cannot be read. `signatures` are a site's own files of them.
+    the epoch. `work_dir` is where the script began; `not_begun`: Slurm says that it could not begin it. `unseen` has
+    what is known before of what cannot be read. `signatures` are a site's own files of them.
     """
 
     uid: Annotated[int, Meta(ge=0, le=2**32 - 2)]
@@ -27,6 +27,7 @@ class Question(msgspec.Struct, frozen=True, omit_defaults=True):
     ids: tuple[str, ...]
     since: float
     until: float
+    work_dir: _Path = ""
     not_begun: bool = False
     unseen: tuple[str, ...] = ()
     signatures: tuple[str, ...] = ()

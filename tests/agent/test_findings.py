@@ -153,6 +153,15 @@ def test_several_are_read_one_after_another_as_they_ended(node: Node) -> None:
     assert [each.job.job_id for each in node.told()] == [9, 7, 8]
 
 
+def test_who_ends_many_jobs_keeps_nobody_else_waiting(node: Node) -> None:
+    for job, uid in ((1, "1000"), (2, "1000"), (3, "1000"), (4, "1001"), (5, "1002"), (6, "1001")):
+        node.hook("prolog", job, SLURM_JOB_UID=uid)
+        node.clock.pass_(1)
+        node.hook("epilog", job, SLURM_JOB_EXIT_CODE="256")
+    node.turn()
+    assert [each.ended.job.job_id for each in node.asked] == [1, 4, 5, 2, 6, 3]
+
+
 @pytest.mark.parametrize("nodes", ["n[2-3]", "n2,n1", "gpu1,n1"])
 def test_only_the_batch_host_reads(node: Node, nodes: str) -> None:
     node.job(nodes=nodes)

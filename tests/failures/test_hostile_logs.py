@@ -140,6 +140,9 @@ def test_torchruns_logs_are_found_where_the_output_says_they_are(place: Path, as
     own = written(place / "slurm-17.out", "+ torchrun --nproc-per-node=8 --log-dir=logs train.py\nepoch 1\n")
     (first, *_) = ask(question(own)).finding.evidence
     assert first.file == str(folder / "stderr.log")
+    (first, *_) = ask(question(own, work_dir=str(place))).finding.evidence
+    assert first.file == str(folder / "stderr.log")
+    assert ask(question(own, work_dir="/")).finding.evidence == (), "it is relative to where the script began"
     written(own, "+ torchrun --log-dir=/etc train.py\n--log-dir=../../../..\n--log-dir=/proc/1\nepoch 1\n")
     said = ask(question(own))
     assert said.finding.evidence == () and said.seconds < SECONDS
