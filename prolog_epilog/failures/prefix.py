@@ -55,6 +55,8 @@ _PREFIXES: Final = tuple(
         r"(?P<node>(?!slurm)[a-z][a-z-]{0,30}\d[\d-]{0,20}(?:\.[a-z][\w.-]{0,100})?): (?=\S| {2,8}\S)",  # pdsh, clush
     )
 )
+# How each of them begins: most lines of most logs do not.
+_MAY: Final = re.compile(r"[\[(\x1b]|[ ]{0,6}\d{1,7}:|[A-Za-z0-9][\w.-]{0,100}:[ \d]")
 # What names the writer within the line: left in it.
 _SAID: Final = tuple(
     re.compile(pattern)
@@ -88,6 +90,8 @@ def origin(line: str) -> Origin:
     """A line without the prefixes that launchers put before it, and what they say."""
     text, rank, local, node = line, None, None, ""
     for _ in range(_DEPTH):
+        if not _MAY.match(text):
+            break
         found = next((match for prefix in _PREFIXES if (match := prefix.match(text))), None)
         if found is None:
             break

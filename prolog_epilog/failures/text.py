@@ -70,8 +70,10 @@ class LogText:
         "_feeds",
         "_gap",
         "_joins",
+        "_length",
         "_lines",
         "_raw",
+        "_total",
         "base",
         "data",
         "name",
@@ -99,6 +101,8 @@ class LogText:
         self._gap = gap
         self._lines: dict[int, Line] = {}
         self._feeds, self._crs = _counts(self.data, raw)
+        self._length = self._feeds[-1] + (not self.data.endswith(b"\n") and bool(self.data))
+        self._total = self._feeds_before(self._feeds[-1], len(raw)) + (not raw.endswith(b"\n"))
         self._at = (
             0,
             0,
@@ -127,7 +131,7 @@ class LogText:
 
     def __len__(self) -> int:
         """The number of lines; what follows the last line feed is one if it is not empty."""
-        return self._feeds[-1] + (not self.data.endswith(b"\n") and bool(self.data))
+        return self._length
 
     def __repr__(self) -> str:
         return f"LogText({self.name!r}, {len(self.data)} bytes)"
@@ -166,20 +170,21 @@ class LogText:
 
     def number_at(self, position: int) -> int | None:
         """The number of the line at a position, from 1; None behind a part that was not read."""
-        if self._gap is not None and position >= self._gap:
-            return None
-        return 1 + self._feeds_before(position)
+        return self._numbers(self.index_at(position), position)[0]
 
     def from_end_at(self, position: int) -> int | None:
         """The number of the line at a position counted from the last one (1); None before a part not read."""
-        if self._gap is not None and position < self._gap:
-            return None
-        total = self._feeds_before(len(self.data)) + (not self._raw.endswith(b"\n"))
-        return total - self._feeds_before(position)
+        return self._numbers(self.index_at(position), position)[1]
 
-    def _feeds_before(self, position: int) -> int:
-        """How many line feeds the file has before what is at a position."""
-        index = self.index_at(position)
+    def _numbers(self, index: int, position: int) -> tuple[int | None, int | None]:
+        """The number of a line and that from the end, of the index and any position in it."""
+        before = self._feeds_before(index, position)
+        if self._gap is None:
+            return before + 1, self._total - before
+        return (before + 1, None) if position < self._gap else (None, self._total - before)
+
+    def _feeds_before(self, index: int, position: int) -> int:
+        """How many line feeds the file has before a line of ours."""
         if self._crs is not None:
             block = min(position // _BLOCK, len(self._crs) - 1)
             index -= self._crs[block] + self._raw.count(b"\r", block * _BLOCK, position)
@@ -217,10 +222,11 @@ class LogText:
     def _made(self, index: int, start: int, end: int) -> Line:
         raw = decoded(self.data[start:end])
         who = origin(raw)
+        number, from_end = self._numbers(index, start)
         return Line(
             index,
-            self.number_at(start),
-            self.from_end_at(start),
+            number,
+            from_end,
             raw,
             who.text,
             who.rank,
