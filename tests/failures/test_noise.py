@@ -20,7 +20,7 @@ def _work(chance: random.Random) -> str:
     return chance.choice(
         [
             "UserWarning: this setting is slower than the fused variant; consider enabling it",
-            f"Epoch 3: {chance.randint(1, 99)}%|###  | {chance.randint(1, 500)}/{chance.randint(500, 900)} [40:10<50:24]",
+            f"Epoch 3: {chance.randint(1, 99)}%|###  | {chance.randint(1, 500)}/900 [40:10<50:24]",
             f"step {chance.randint(100, 9000)} | loss {chance.random() * 8:.4f} | {chance.randint(1000, 40000)} tok/s",
             f"gpu mem {chance.random() * 80:.1f} GB, data wait {chance.random() * 9:.1f} ms",
             f"INFO loader: restored 0 skipped samples, {chance.randint(1, 64)} workers",
