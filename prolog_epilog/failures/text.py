@@ -103,10 +103,8 @@ class LogText:
         self._feeds, self._crs = _counts(self.data, raw)
         self._length = self._feeds[-1] + (not self.data.endswith(b"\n") and bool(self.data))
         self._total = self._feeds_before(self._feeds[-1], len(raw)) + (not raw.endswith(b"\n"))
-        self._at = (
-            0,
-            0,
-        )  # the index and the position of the line asked for last: mostly the next is the next
+        # index and position of the line asked for last: mostly the next is asked for next
+        self._at = (0, 0)
 
     @classmethod
     def of(
