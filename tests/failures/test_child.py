@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -363,3 +364,25 @@ def test_it_starts_fast(tmp_path: Path) -> None:
     child.ask(question(log))
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2.0
+
+
+UNIT = ROOT / "site_configs" / "systemd" / "gsub-noded.service"
+
+
+def confined(capabilities: Sequence[str]) -> LogChild:
+    """A child of an agent that has these capabilities only, as the unit gives them."""
+    bounding = ",".join(["-all", *(f"+{name.removeprefix('CAP_').lower()}" for name in capabilities)])
+    real = command("from prolog_epilog.failures.child import main; main()")
+    return LogChild(("/usr/bin/setpriv", "--no-new-privs", "--bounding-set", bounding, *real))
+
+
+@pytest.mark.skipif(not Path("/usr/bin/setpriv").exists(), reason="no setpriv here")
+def test_the_units_capabilities_are_enough_and_none_of_them_is_kept(tmp_path: Path) -> None:
+    stated = re.findall(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.MULTILINE)
+    capabilities = " ".join(stated).split()
+    log = written(home(tmp_path, mode=0o700) / "17.out", TRACEBACK)
+    assert confined(capabilities).ask(question(log)).reason == "import_error"
+    for needed in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):
+        finding = confined([name for name in capabilities if name != needed]).ask(question(log))
+        (why,) = finding.unseen
+        assert why.startswith("the logs were not read: "), "all is given up, or nothing is read"
