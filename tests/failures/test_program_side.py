@@ -99,6 +99,27 @@ READS: dict[str, Frames] = {
         ("/env/pandas/io/common.py", "get_handle", "handle = open("),
     ),
     "listdir": (("data.py", "find", "for name in sorted(os.listdir(root)):"),),
+    "progress bar": (
+        ("train.py", "main", "for batch in tqdm(loader, desc='train'):"),
+        ("/env/tqdm/std.py", "__iter__", "for obj in iterable:"),
+        ("data.py", "__getitem__", "return self.records[i]"),
+    ),
+    "hydra": (
+        ("/env/hydra/_internal/utils.py", "run_and_report", "return func()"),
+        ("data.py", "load_corpus", "with open(path) as f:"),
+    ),
+    "while evaluating": (
+        (
+            "/env/transformers/trainer.py",
+            "_maybe_log_save_evaluate",
+            "metrics = self._evaluate(trial, ignore_keys_for_eval)",
+        ),
+        (
+            "/env/torch/utils/data/_utils/fetch.py",
+            "fetch",
+            "data = [self.dataset[idx] for idx in possibly_batched_index]",
+        ),
+    ),
 }
 OUTPUTS: dict[str, Frames] = {
     "tensorboard": (
@@ -291,6 +312,15 @@ LINES = [
 def test_the_message_of_an_exception_says_its_reason(reason: str, last: str):
     found = classify([log(MAIN, last)])
     assert found.reason == reason, found
+
+
+def test_a_check_of_options_is_told_from_a_program_that_is_wrong():
+    checked = (
+        ("/opt/megatron/training/arguments.py", "validate_args", "assert args.num_layers % stages == 0"),
+    )
+    assert classify([log(MAIN + checked, "AssertionError")]).reason == "bad_arguments"
+    wrapped = (("/env/hydra/_internal/utils.py", "run_and_report", "return func()"),)
+    assert classify([log(wrapped + MAIN, "AssertionError")]).reason == "semantic_error"
 
 
 SHELLS = [
