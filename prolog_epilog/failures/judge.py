@@ -174,13 +174,13 @@ def _by_slurm(log: Finding, slurm: SlurmWord, state: str) -> Finding:
 def _by_reason(slurm: SlurmWord) -> str:
     """What Slurm's word for a job's reason decides, if anything.
 
-    JobLaunchFailure is also what slurmctld calls every batch script that a signal ended (job_mgr.c), be it by its own
-    fault: then it says nothing. Where the launch did fail, the number is one of Slurm's own, of which slurmstepd's
+    JobLaunchFailure is also what slurmctld calls every batch script that a signal ended (job_mgr.c; 26.05 has
+    RaisedSignal for it), be it by its own fault: then it says nothing. Where the launch did fail, the number is one of Slurm's own, of which slurmstepd's
     ESLURMD_IO_ERROR (4021, shown as 0:53) is an output file that could not be opened.
     """
     word = slurm.reason.replace(" ", "").lower()
     reason = _REASONS.get(word, "")
-    if slurm.signal and word == "joblaunchfailure":
+    if slurm.signal and (word == "joblaunchfailure" or word.startswith("raisedsignal:")):
         if slurm.signal == _IO_SETUP:
             return "output_error"
         return "" if slurm.signal < _OWN_NUMBERS else reason

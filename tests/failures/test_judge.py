@@ -162,6 +162,9 @@ class TestFailed:
     )
     def test_a_failed_launch_is_told_from_a_script_that_a_signal_ended(self, exit_code, signal, reason):
         word = SlurmWord("FAILED", exit_code, signal, reason="JobLaunchFailure")
+        newer = SlurmWord("FAILED", 0, signal, reason=f"RaisedSignal:{signal}(as 26.05 has it)")
+        if signal in (9, 11, 6, 53):
+            assert judge(None, newer).reason == reason
         assert judge(None, word).reason == reason
         assert judge(said("gpu_oom"), word).reason == "gpu_oom"
 
