@@ -21,7 +21,7 @@ class Failure:
 
     `says` is part of the deciding evidence, and `line` whether that is a line of the job's log. `state` is Slurm's
     word, empty where it is not looked at. `source`: who must have written what decided; empty: both the user's log and
-    Slurm say it, and one of the evidence must be Slurm's. `node` failed first.
+    Slurm say it, and one of the evidence must be Slurm's; "any": whoever told of it first. `node` failed first.
     """
 
     name: str
@@ -115,7 +115,7 @@ FAILURES = (
         "echo step 1",
         ("-w", QUIET, "-o", "/proc/nowhere/%j.out"),
         line=False,
-        source="root",
+        source="any",
     ),
     Failure(
         "memory",
