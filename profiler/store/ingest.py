@@ -256,8 +256,9 @@ def gpu_rows(pk: int, usage: JobUsage) -> list[dict[str, Any]]:
 
 
 def _take_series(connection: Connection, told: Mapping[int, Changes], at: float) -> dict[int, float]:
-    """Write series; the earliest start of one by job."""
-    jobs = [pk for pk, changes in told.items() if changes.series]
+    """Write series; the earliest start of one by job, for those that series or findings are told of."""
+    # An attempt that nothing else is known of is sorted by its series, and only without one by its finding
+    jobs = [pk for pk, changes in told.items() if changes.series or changes.finding]
     stored: dict[tuple[int, str], Any] = {}
     since: dict[int, float] = {}
     for some in chunks(jobs):
