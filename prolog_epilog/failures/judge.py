@@ -175,8 +175,8 @@ def _by_reason(slurm: SlurmWord) -> str:
     """What Slurm's word for a job's reason decides, if anything.
 
     JobLaunchFailure is also what slurmctld calls every batch script that a signal ended (job_mgr.c; 26.05 has
-    RaisedSignal for it), be it by its own fault: then it says nothing. Where the launch did fail, the number is one of Slurm's own, of which slurmstepd's
-    ESLURMD_IO_ERROR (4021, shown as 0:53) is an output file that could not be opened.
+    RaisedSignal for it), be it by its own fault: then it says nothing. Where the launch did fail, the number is one of
+    Slurm's own, of which slurmstepd's ESLURMD_IO_ERROR (4021, shown as 0:53) is an output that could not be opened.
     """
     word = slurm.reason.replace(" ", "").lower()
     reason = _REASONS.get(word, "")
