@@ -105,18 +105,18 @@ def case_of(logs: Sequence[LogText], rules: Rules | None = None) -> Case:
 
 def _read(number: int, log: LogText, matcher: Matcher, namer: Namer) -> tuple[list[Sign], list[Mark]]:
     hits = matcher.hits(log)
-    benign = {hit.line.index for hit in hits if hit.signature.tier == "benign"}
+    benign = {hit.index for hit in hits if hit.signature.tier == "benign"}
     chains = trace.traces(log)
     quoted = _quoted(log, chains)
     signs: list[Sign] = []
     marks: list[Mark] = []
     for hit in hits:
         rule = hit.signature
-        if hit.line.index in benign:
+        if hit.index in benign:
             continue
         if rule.tier in ("handled", "cleanup", "ended_well"):
             marks.append(Mark(rule.tier, hit.line, number, rule.weight, rule.name))
-        elif rule.tier not in ("benign", "progress") and hit.line.index not in quoted:
+        elif rule.tier not in ("benign", "progress") and hit.index not in quoted:
             signs.append(_sign_of(number, hit))
     for serial, chain in enumerate(chains):
         signs += namer.signs(number, serial, chain, log)
