@@ -251,6 +251,9 @@ def fill(store: Store, site: Site) -> dict[str, float]:
     events = site.jobs // 10
     for start in range(0, events, _BATCH):
         store.take([site.event(number, events) for number in range(start, min(start + _BATCH, events))], NOW)
+    # Events of a year that come at once bring up all failures of that year again; they would come one by one
+    while cases := store.unjudged(CLUSTER, 100, NOW):
+        store.put_verdicts([judged(case) for case in cases])
     return {
         "records": count,
         "records_per_s": round(count / taking),
