@@ -14,6 +14,7 @@ from gsub.cli import main
 from gsub.commands.admin.reasons import moment, table
 from gsub.errors import UserError
 from profiler.answers import ReasonRow, Reasons
+from profiler.records import Record
 from profiler.store import open_store
 from profiler.store.facts import JobFacts
 from tests.cli.service import Site, keeper
@@ -27,7 +28,8 @@ PATIENCE = 60.0
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Two failures of today, and one of ten weeks ago; the asker is root or the service's user: an operator."""
     told = [(1, "gpu_oom", 0.0, 8), (2, "import_error", 60.0, 1), (3, "cpu_oom", 70 * 86400.0, 1)]
-    facts, records = [], []
+    facts: list[JobFacts] = []
+    records: list[Record] = []
     for number, why, age, gpus in told:
         end = NOW - age
         records += [
