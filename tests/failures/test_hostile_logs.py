@@ -13,16 +13,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
+import msgspec
 import pytest
 
-from profiler.findings import Finding
+from profiler.findings import Evidence, Finding
 from prolog_epilog.agent import log_child
 from prolog_epilog.agent.log_child import LogChild, NoAnswerError, checked
 from prolog_epilog.failures import privileges
 from prolog_epilog.failures.logfiles import ENTRIES, OTHERS
 from prolog_epilog.failures.question import Question
 from tests.failures.rig import ADA, BOB, command, home, inside, question, written
+from tests.fuzz import words
 
 pytestmark = pytest.mark.root
 
@@ -394,6 +397,32 @@ def test_what_is_believed_is_the_users_word_and_plain_text() -> None:
     assert evidence.source == "user" and evidence.text == "CUDA ?[31mout"
     assert (finding.advice, finding.unseen, finding.remarks) == ("a?[2Jb", ("a b",), ("?",))
     assert (finding.node, evidence.node, finding.signature) == ("n1", "", "?")
+
+
+def test_mangled_answers_are_findings_within_bounds_or_none() -> None:
+    asked = question("/home/ada/slurm-17.out")
+    line = Evidence("CUDA out of memory", asked.files[0], 3, rank=2, node="n1", at=1.0)
+    good = msgspec.json.encode(
+        Finding("gpu_oom", 0.9, "explicit", (line,), "a", "s", "f", 1, "n", ("u",), ("r",))
+    )
+    believed = 0
+    for seed in range(3000):
+        random = Random(seed)
+        answer = words.mangle(random, good)
+        if random.random() < 0.7:
+            value = msgspec.json.decode(good)
+            place = random.choice((value, value["evidence"][0]))
+            place[random.choice(sorted(place))] = words.anything(random)
+            answer = words.encode(random, value)
+        with suppress(NoAnswerError):
+            finding = checked(answer, asked)
+            believed += 1
+            assert msgspec.json.decode(msgspec.json.encode(finding), type=Finding) == finding
+            assert all(each.source == "user" for each in finding.evidence)
+            assert all(
+                text.isprintable() for each in finding.evidence for text in (each.text, each.file, each.node)
+            )
+    assert 100 < believed < 2900
 
 
 STUCK = {
