@@ -12,6 +12,7 @@ lines is looked at on the first and the last of them.
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,6 +25,7 @@ __all__ = ["Hit", "Matcher", "matcher_of"]
 
 REACH: Final = 4096
 """Bytes to each side of a literal in which its pattern is searched; all of most lines."""
+_ANCHORED: Final = re.compile(r"(?:\A(?:\(\?i\))?|[|(:])\^")
 _PREFIXED: Final = 512
 """Bytes of a line in which launchers' prefixes are looked for."""
 
@@ -92,7 +94,7 @@ def _matched(signature: Signature, data: bytes, start: int, end: int) -> tuple[i
     line = data[start:end]
     pattern = compiled(signature.pattern)
     match = pattern.search(line)
-    if match is None and "^" in signature.pattern:
+    if match is None and _ANCHORED.search(signature.pattern):
         head = decoded(line[:_PREFIXED])
         prefix = len(head.encode()) - len(origin(head).text.encode())
         if prefix:
