@@ -228,11 +228,6 @@ def _cases(connection: Connection, cluster: str, marks: Mapping[int, int]) -> li
     keys = {"jobs": list(marks)}
     jobs = {row[0]: JobSummary(*row[1:]) for row in connection.execute(LISTED, {"keys": list(marks)})}
     derived = {row[0]: row[1] for row in connection.execute(_MORE, keys)}
-    findings: dict[int, tuple[tuple[int, float, str], str]] = {}
-    for row in connection.execute(_FINDINGS, keys).mappings():
-        rank = (row["serial"], row["at"], row["node"])
-        if row["job"] not in findings or rank > findings[row["job"]][0]:
-            findings[row["job"]] = (rank, row["body"])
     gpus: dict[tuple[int, str], list[tuple[int, GpuUse]]] = {}
     for row in connection.execute(_TROUBLED, keys).mappings():
         gpus.setdefault((row["job"], row["node"]), []).append((row["place"], gpu_use(row)))
@@ -250,19 +245,34 @@ def _cases(connection: Connection, cluster: str, marks: Mapping[int, int]) -> li
                 host=host_use(row),
             )
         )
+    findings: dict[int, tuple[tuple[bool, int, float, str], str]] = {}
+    for row in connection.execute(_FINDINGS, keys).mappings():
+        # A node that the job was on is believed before one that it was not
+        there = row["node"] in held.get(row["job"], {})
+        rank = (there, row["serial"], row["at"], row["node"])
+        if row["job"] not in findings or rank > findings[row["job"]][0]:
+            findings[row["job"]] = (rank, row["body"])
     return [
         Case(
             key=pk,
             mark=marks[pk],
             job=jobs[pk],
             derived_exit_code=derived[pk],
-            finding=finding_of(findings[pk][1]) if pk in findings else None,
+            finding=_read(findings[pk][1]) if pk in findings else None,
             nodes=tuple(sorted(nodes.get(pk, ()), key=lambda one: one.node)),
             events=_events(connection, cluster, jobs[pk], held.get(pk, {})),
         )
         for pk in marks
         if pk in jobs
     ]
+
+
+def _read(body: str) -> Finding | None:
+    """A finding; None for one that another release wrote and this one cannot read: it must not hold up the others."""
+    try:
+        return finding_of(body)
+    except msgspec.MsgspecError:
+        return None
 
 
 def _events(

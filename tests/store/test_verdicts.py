@@ -103,6 +103,7 @@ def test_a_case_holds_what_is_known(store: Store) -> None:
             found(serial=2),
             found(reason="older"),
             found(node="n2", reason="another"),
+            found(node="n9", reason="of a node that the job was never on", serial=99),
             *(event("xid", "info", at=T0 + at) for at in (-3000, 100, 3650, 8000)),
             event("gpu_count", "ok", at=T0 + 101),
         ],
@@ -222,6 +223,16 @@ def test_a_long_finding_is_cut_and_its_first_line_stays(store: Store) -> None:
     assert answer is not None and answer.verdict is not None
     kept = answer.verdict.finding
     assert kept.evidence[0] == evidence[0] and len(msgspec.json.encode(kept)) <= 64 << 10
+
+
+def test_a_finding_that_this_release_cannot_read_holds_up_no_other(store: Store) -> None:
+    store.take([started(), started(2), found(), found(2)], T0)
+    with store.writing("test") as connection:
+        connection.execute(text("UPDATE finding SET body = '{\"reason\":1}' WHERE job = 1"))
+    assert sorted((number, case.finding is None) for number, case in due(store, LATER).items()) == [
+        (1, True),
+        (2, False),
+    ]
 
 
 # What is asked
