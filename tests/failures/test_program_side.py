@@ -6,6 +6,8 @@ The stacks are those of the libraries' sources, outermost frame first; each entr
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from prolog_epilog.failures.classify import classify
@@ -379,3 +381,17 @@ def test_where_the_stack_is_silent_the_line_before_it_says_what_was_done(
     data = log(MAIN + frames, IO_ERROR).data.replace(b"Traceback", before.encode() + b"\nTraceback")
     found = classify([LogText.of("train.log", data)])
     assert found.reason == reason, found
+
+
+ORDINARY = (Path(__file__).parent / "ordinary.txt").read_text().splitlines()
+
+
+@pytest.mark.parametrize("line", ORDINARY)
+def test_what_tools_print_on_ordinary_days_is_no_failure(line: str):
+    found = classify([LogText.of("train.log", f"starting on n17\n{line}\nbye\n".encode())])
+    assert found.reason == "none", found
+
+
+def test_a_log_of_ordinary_lines_is_no_failure():
+    text = "\n".join(ORDINARY) + "\n"
+    assert classify([LogText.of("train.log", text.encode())]).reason == "none"
