@@ -449,7 +449,7 @@ def test_where_slurm_does_not_answer_the_rest_is_read_and_said() -> None:
     assert question.unseen == (
         "the name of its output file is not known: it has what only Slurm can fill in",
     )
-    question, jobs = asked(None)  # 22.05 does not tell what the user did not give
+    question, jobs = asked(None)  # nothing is told of what the user did not give
     assert question is not None and jobs == [17] and question.files == ("/home/ada/slurm-17.out",)
     question, _ = asked(None, stdout="%j.out", work_dir="")
     assert question is not None and question.files == ()
