@@ -228,7 +228,7 @@ def test_a_long_finding_is_cut_and_its_first_line_stays(store: Store) -> None:
 def test_a_finding_that_this_release_cannot_read_holds_up_no_other(store: Store) -> None:
     store.take([started(), started(2), found(), found(2)], T0)
     with store.writing("test") as connection:
-        connection.execute(text("UPDATE finding SET body = '{\"reason\":1}' WHERE job = 1"))
+        connection.execute(text("UPDATE finding SET body = :body WHERE job = 1"), {"body": '{"reason":1}'})
     assert sorted((number, case.finding is None) for number, case in due(store, LATER).items()) == [
         (1, True),
         (2, False),
