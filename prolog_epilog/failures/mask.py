@@ -11,6 +11,7 @@ services document (GitHub's secret scanning patterns, the gitleaks and detect-se
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -27,12 +28,12 @@ class _Rule:
     """`kept` of the pattern stays before the mask, `after` behind it. `hints`: lower-case; one is in each match."""
 
     hints: tuple[str, ...]
-    pattern: re.Pattern[str]
+    pattern: str
     into: str = _KEPT
 
 
 def _rule(hints: str, pattern: str, into: str = _KEPT) -> _Rule:
-    return _Rule(tuple(hints.split("|")), re.compile(pattern), into)
+    return _Rule(tuple(hints.split("|")), pattern, into)
 
 
 # A name that ends in one of these holds a secret, whatever it looks like...
@@ -133,10 +134,16 @@ _RULES: Final = (
 )
 
 
+@functools.cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """When first needed: most lines have no hint of a secret, and all of them together take longer than to start."""
+    return re.compile(pattern)
+
+
 def mask(text: str) -> str:
     """The text with every secret replaced by ``****``. Masking twice changes nothing more."""
     folded = text.lower()
     for rule in _RULES:
         if any(hint in folded for hint in rule.hints):
-            text = rule.pattern.sub(rule.into, text)
+            text = _compiled(rule.pattern).sub(rule.into, text)
     return text
