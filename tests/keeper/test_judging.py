@@ -73,7 +73,8 @@ def test_what_is_no_trouble_is_silent() -> None:
     [
         (event("xid", "info", detail="GPU 1: Xid 13 (exception)"), "xid"),
         (event("gpu_lost", "error"), "gpu_lost"),
-        (event("gpu_count", "warning"), "gpu_lost"),
+        (event("gpu_count", "error"), "gpu_lost"),
+        (event("gpu_lost", "warning"), "health"),
         (event("ecc_uncorrected", "error"), "ecc"),
         (event("hw_slowdown", "warning"), "throttle"),
         (event("nvlink", "error"), "health"),
@@ -87,6 +88,13 @@ def test_what_is_no_trouble_is_silent() -> None:
 def test_what_happened_beside_it_speaks(one: NodeEvent, kind: str | None) -> None:
     words = node_words(case(events=(one,)))
     assert [(word.kind, word.at) for word in words] == ([] if kind is None else [(kind, T0)])
+
+
+def test_an_event_without_a_word_is_told_by_its_name() -> None:
+    one = case(
+        events=(event("nvlink", "error"), event("nvlink", "error", at=T0 + 1, detail="2 of 12 links up"))
+    )
+    assert [text for _, _, text in told(one)] == ["nvlink: error", "nvlink: 2 of 12 links up"]
 
 
 def test_an_xid_that_came_as_an_event_is_told_once() -> None:

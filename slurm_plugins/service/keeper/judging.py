@@ -101,8 +101,10 @@ def _of_events(events: tuple[NodeEvent, ...]) -> Iterator[NodeWord]:
         kind = _EVENTS.get(one.name)
         if kind is None or (one.state in ("info", "unknown") and kind != "xid"):
             continue
-        text = one.detail or f"{one.name}: {one.state}"
-        yield NodeWord(one.node, kind, text if one.name == "xid" else f"{one.name}: {text}", one.at)
+        if kind == "gpu_lost" and one.state == "warning":
+            kind = "health"  # it hangs, which many come back from
+        text = one.detail if one.name == "xid" and one.detail else f"{one.name}: {one.detail or one.state}"
+        yield NodeWord(one.node, kind, text, one.at)
 
 
 def judged(case: Case) -> Judged:
