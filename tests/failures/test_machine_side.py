@@ -367,6 +367,248 @@ mpirun: Forwarding signal 2 to job
 mpirun noticed that process rank 3 with PID 20211 on node n17 exited on signal 2 (Interrupt).
 """,
     ),
+    "scancel behind a bypassed SIGTERM": (
+        "cancelled",
+        """\
+step 1
+step 2
+[rank: 0] Received SIGTERM: 15
+Bypassing SIGTERM: 15
+slurmstepd: error: *** JOB 4182 ON n17 CANCELLED AT 2026-08-14T06:19:18 ***
+""",
+    ),
+    "out of GPU memory before a scancel": (
+        "gpu_oom",
+        """\
+step 1
+Traceback (most recent call last):
+  File "t.py", line 3, in <module>
+    f()
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB
+srun: error: n17: task 3: Exited with exit code 1
+srun: Terminating StepId=4182.0
+slurmstepd: error: *** STEP 4182.0 ON n17 CANCELLED AT 2026-08-14T06:19:18 ***
+slurmstepd: error: *** JOB 4182 ON n17 CANCELLED AT 2026-08-14T06:19:18 ***
+""",
+    ),
+    "watchdog aborts after a timeout": (
+        "nccl_timeout",
+        """\
+step 1
+[rank1]:[E814 06:19:18.579 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600021 milliseconds before timing out.
+terminate called after throwing an instance of 'c10::DistBackendError'
+Fatal Python error: Aborted
+
+srun: error: n17: task 1: Aborted (core dumped)
+""",
+    ),
+    "peer lost to the OOM killer": (
+        "cpu_oom",
+        """\
+step 1
+RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.0.0.3]:4182
+slurmstepd: error: Detected 1 oom_kill event in StepId=4182.0. Some of the step tasks have been OOM Killed.
+srun: error: n18: task 1: Out Of Memory
+""",
+    ),
+    "TMPDIR that fell back": (
+        "none",
+        """\
+Attempt 1/3
+slurmstepd: error: Unable to create TMPDIR [/scratch/x]: Permission denied
+slurmstepd: error: Setting TMPDIR to /tmp
+step 1
+step 2
+Training complete.
+""",
+    ),
+    "directory missing on the node": (
+        "missing_input",
+        """\
+slurmstepd: error: couldn't chdir to `/scratch/alice/run': No such file or directory: going to /tmp instead
+python: can't open file '/tmp/train.py': [Errno 2] No such file or directory
+srun: error: n17: task 0: Exited with exit code 2
+""",
+    ),
+    "disk full in one task": (
+        "no_space",
+        """\
+step 3
+Traceback (most recent call last):
+  File "t.py", line 3, in <module>
+    f()
+OSError: [Errno 28] No space left on device: '/scratch/out.csv'
+srun: error: n17: task 0: Exited with exit code 1
+""",
+    ),
+    "unknown exception under mpirun": (
+        "traceback",
+        """\
+step 3
+Traceback (most recent call last):
+  File "t.py", line 3, in <module>
+    f()
+foo.BarError: mystery
+mpirun has exited due to process rank 3 with PID 20211 on
+node n17 exiting improperly. There are three reasons this could occur:
+""",
+    ),
+    "wrong call before MPI_ABORT": (
+        "semantic_error",
+        """\
+Traceback (most recent call last):
+  File "t.py", line 3, in <module>
+    f()
+TypeError: f() missing 1 required positional argument: 'x'
+--------------------------------------------------------------------------
+MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD
+with errorcode 1.
+""",
+    ),
+    "retried, then unclean at exit": (
+        "none",
+        """\
+Traceback (most recent call last):
+  File "t.py", line 3, in f
+ConnectionError: x
+Retrying in 5 s (attempt 1/5)
+step 1
+step 2
+`Trainer.fit` stopped: `max_epochs=3` reached.
+Exception ignored in: <function A.__del__ at 0x7f>
+Traceback (most recent call last):
+  File "x.py", line 1, in __del__
+TypeError: 'NoneType' object is not callable
+""",
+    ),
+    "time limit with a step that hangs": (
+        "time_limit",
+        """\
+step 1
+srun: Job step aborted: Waiting up to 32 seconds for job step to finish.
+slurmstepd: error: *** STEP 4182.0 ON n17 CANCELLED AT 2026-08-14T06:19:18 DUE TO TIME LIMIT ***
+slurmstepd: error: *** JOB 4182 STEPD TERMINATED ON n17 AT 2026-08-14T06:21:18 DUE TO JOB NOT ENDING WITH SIGNALS ***
+""",
+    ),
+    "srun loses a node": (
+        "node_failure",
+        """\
+step 1
+srun: error: step_launch_notify_io_failure: aborting, io error with slurmstepd on node 3
+srun: Job step aborted: Waiting up to 32 seconds for job step to finish.
+srun: error: Timed out waiting for job step to complete
+""",
+    ),
+    "docker without its program": (
+        "container_error",
+        """\
+docker: Error response from daemon: failed to create task for container: failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: exec: "train.sh": executable file not found in $PATH: unknown.
+""",
+    ),
+    "apptainer on a full disk": (
+        "container_error",
+        """\
+INFO:    Converting SIF file to temporary sandbox...
+FATAL:   while extracting /images/x.sif: root filesystem extraction failed: extract command failed: exit status 1: write /tmp/rootfs: no space left on device
+""",
+    ),
+    "pyxis cannot mount": (
+        "container_error",
+        """\
+slurmstepd: error: pyxis: container start failed with error code: 1
+slurmstepd: error: pyxis: printing contents of log file ...
+slurmstepd: error: pyxis:     enroot-mount: failed to mount: /data/x at /run/enroot/overlay/data/x: No such file or directory
+slurmstepd: error: pyxis: couldn't start container
+slurmstepd: error: spank: required plugin spank_pyxis.so: task_init() failed with rc=-1
+slurmstepd: error: Failed to invoke spank plugin stack
+srun: error: n17: task 0: Exited with exit code 1
+""",
+    ),
+    "docker registry silent": (
+        "container_error",
+        """\
+docker: Error response from daemon: Get "https://nvcr.io/v2/": net/http: request canceled while waiting for connection (Client.Timeout exceeded while awaiting headers).
+""",
+    ),
+    "Open MPI start behind its signal banner": (
+        "mpi_error",
+        """\
+[n17:20211] *** Process received signal ***
+[n17:20211] PMIX ERROR: UNREACHABLE in file server/pmix_server.c at line 2198
+It looks like MPI_INIT failed for some reason; your parallel process is
+""",
+    ),
+    "UCX tells a segfault": (
+        "invalid_memory_access",
+        """\
+step 1
+[n17:20211:0:20211] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x10)
+==== backtrace (tid:  20211) ====
+ 0 0x0 ucs_handle_error()
+=================================
+[n17:20211] *** Process received signal ***
+[n17:20211] Signal: Segmentation fault (11)
+[n17:20211] *** End of error message ***
+Primary job  terminated normally, but 1 process returned
+a non-zero exit code. Per user-direction, the job has been aborted.
+""",
+    ),
+    "submitit preempted": (
+        "preempted",
+        """\
+step 1
+submitit WARNING (2022-07-12 04:18:45,706) - Bypassing signal SIGTERM
+submitit INFO (2022-07-12 04:18:45,881) - Job has not timed out. Ran 1 minutes out of requested 20 minutes.
+submitit WARNING (2022-07-12 04:18:45,881) - Caught signal SIGHUP on n17: this job is preempted.
+submitit INFO (2022-07-12 04:18:45,912) - Requeued job 60601445 (3 remaining timeouts)
+submitit INFO (2022-07-12 04:18:45,913) - Exiting gracefully after preemption/timeout.
+""",
+    ),
+    "heap corruption under faulthandler": (
+        "core_dump",
+        """\
+step 9
+malloc(): corrupted top size
+Fatal Python error: Aborted
+
+Thread 0x7f (most recent call first):
+  File "a.py", line 3 in f
+/var/spool/slurmd/job1/slurm_script: line 9: 12 Aborted                 (core dumped) python a.py
+""",
+    ),
+    "srun output folder missing": (
+        "output_error",
+        """\
+step 9
+srun: error: Could not open output file out/x.log: No such file or directory
+""",
+    ),
+    "output may not be written": (
+        "permission_error",
+        """\
+slurmstepd: error: Could not open stdout file /data/x.out: Permission denied
+slurmstepd: error: IO setup failed: Permission denied
+""",
+    ),
+    "all tasks well": (
+        "none",
+        """\
+sbatch: Submitted batch job 12
+Loading modules
+All tasks completed successfully
+0 failed
+""",
+    ),
+    "loss scaling and semaphores": (
+        "none",
+        """\
+Epoch 1
+WARNING: Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 32768.0
+Epoch 2
+Finished training
+/env/x.py:3: UserWarning: resource_tracker: There appear to be 6 leaked semaphore objects to clean up at shutdown
+""",
+    ),
 }
 
 
