@@ -16,7 +16,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from profiler.findings import Evidence, Finding, Tier
 from prolog_epilog.failures import elastic, trace
@@ -37,6 +37,8 @@ __all__ = ["Ended", "case_of", "classify", "fingerprint"]
 _TEXT: Final = 600
 _BEFORE, _BEHIND, _MOST = 200, 400, 4000
 """Lines around a sign, and in all, in which counts are looked for."""
+_SIGNS: Final = 1000
+"""Signs, and marks, of all logs together that are weighed: every step sets them against one another."""
 _OTHERS: Final = 5
 """Further lines that a finding quotes."""
 _CLOCK: Final = 60
@@ -97,8 +99,8 @@ def case_of(logs: Sequence[LogText], rules: Rules | None = None) -> Case:
             found = [sign if sign.at is not None else replace(sign, at=_time(log, sign)) for sign in found]
         if said is not None and said.at is not None:
             found = [replace(sign, at=said.at) for sign in found]
-        signs += found
-        marks += kept
+        signs += _ends_of(found, _SIGNS // len(logs))
+        marks += _ends_of(kept, _SIGNS // len(logs))
         progress.append(_progress(log, found))
     return Case(tuple(signs), tuple(marks), tuple(progress), tuple(len(log) for log in logs))
 
@@ -165,6 +167,18 @@ def _sign_of_row(number: int, row: elastic.ChildFailure) -> Sign | None:
         rank=row.rank,
         node=row.host,
     )
+
+
+_Placed = TypeVar("_Placed", Sign, Mark)
+
+
+def _ends_of(found: list[_Placed], most: int) -> list[_Placed]:
+    """The first and the last of many: a log that is nothing but failures may not cost more than another."""
+    half = max(most // 2, 20)
+    if len(found) <= 2 * half:
+        return found
+    ordered = sorted(found, key=lambda one: one.index)
+    return ordered[:half] + ordered[-half:]
 
 
 def _time(log: LogText, sign: Sign) -> float | None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiler.findings import Finding
-from prolog_epilog.failures.classify import Ended, classify, fingerprint
+from prolog_epilog.failures.classify import Ended, case_of, classify, fingerprint
 from prolog_epilog.failures.text import LogText
 
 PROGRESS = "".join(f"step {n * 10} | loss {3 - n / 100:.4f} | lr 1e-04 | 28797 tok/s\n" for n in range(1, 40))
@@ -157,6 +157,14 @@ def test_the_same_evidence_in_another_run_has_the_same_fingerprint():
 )
 def test_what_differs_between_runs_is_not_in_it(one, two):
     assert fingerprint("r", one) == fingerprint("r", two)
+
+
+def test_a_log_of_nothing_but_failures_is_weighed_by_its_ends():
+    lines = b"KeyError: 'x'\nretrying in 5 s\nsrun: error: n1: task 0: Exited with exit code 1\n"
+    case = case_of([LogText.of("x", lines * 20_000)] * 2)
+    assert len(case.signs) <= 1000
+    assert len(case.marks) <= 1000
+    assert {sign.log for sign in case.signs} == {0, 1}
 
 
 @settings(max_examples=80, deadline=None)
