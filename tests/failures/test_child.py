@@ -240,7 +240,7 @@ def test_a_name_service_that_hangs_costs_the_deadline() -> None:
     began = time.monotonic()
     with pytest.raises(Exception, match=r"^were not read within 0\.5 s$"):
         LogChild(code, deadline=0.5).ask(question(SHADOW))
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
 
 
 @pytest.fixture

