@@ -23,6 +23,11 @@ _MAX_RANK: Final = 1 << 24
 _DEPTH: Final = 5
 _HOST: Final = r"[A-Za-z0-9](?:[\w-]{0,62}[A-Za-z0-9])?(?:\.[A-Za-z0-9][\w-]{0,62}){0,6}"
 
+_RAISED: Final = (
+    r"(?=Traceback \(|  |During handling of|The above exception|(?:[A-Za-z_]\w{0,80}\.){0,9}"
+    r"[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Failure|Exit|Fault)(?:\(\w+\))?(?::|$)|$)"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -53,10 +58,14 @@ _PREFIXES: Final = tuple(
         r"\[(?P<node>" + _HOST + r"):\d{1,10}(?::\d{1,10}){0,3}\]\s{1,2}(?=\S)",  # Open MPI, PMIx, UCX
         r"\[(?:\w{1,40}@)(?P<node>" + _HOST + r")\] (?=\S)",  # HYDRA, PRRTE
         r"(?P<node>(?!slurm)[a-z][a-z-]{0,30}\d[\d-]{0,20}(?:\.[a-z][\w.-]{0,100})?): (?=\S| {2,8}\S)",  # pdsh, clush
+        # a time before each line (kubectl, docker -t, ts, journald; vLLM's logger): only where a traceback goes on,
+        # since to signatures a time is a part of the line as any other
+        r"\[?20\d\d-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d)?\]? " + _RAISED,
+        r"(?:ERROR|CRITICAL|WARNING) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./-]{1,80}:\d{1,6}\] ?" + _RAISED,
     )
 )
 # How each of them begins: most lines of most logs do not.
-_MAY: Final = re.compile(r"[\[(\x1b]|[ ]{0,6}\d{1,7}:|[A-Za-z0-9][\w.-]{0,100}:[ \d]")
+_MAY: Final = re.compile(r"[\[(\x1b]|[ ]{0,6}\d{1,7}:|[A-Za-z0-9][\w.-]{0,100}:[ \d]|[A-Z]{5,8} \d\d-")
 # What names the writer within the line: left in it.
 _SAID: Final = tuple(
     re.compile(pattern)
