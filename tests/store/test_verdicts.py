@@ -450,35 +450,29 @@ def test_verdicts_of_the_schema_before_are_carried_over(new_url: Callable[[], st
     store.close()
 
 
-def test_many_verdicts_of_the_schema_before(
-    new_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """More than are carried over at once, with two of one attempt on either side of the border."""
-    from profiler.store.migrations.versions import v0003_verdicts as module
-
-    monkeypatch.setattr(module, "_ROWS", 3)
+def test_many_verdicts_of_the_schema_before(new_url: Callable[[], str]) -> None:
+    """More than the thousand that are carried over at once: the two of attempt 667 are the 1000th and the next one."""
     store = open_store(new_url())
     store.engines.create()
+    numbers = range(1, 701)
     with store.writing("test", checked=False) as connection:
         upgrade(connection, "test", to="0002")
-        for pk in range(1, 12):
-            connection.execute(
-                text(
-                    "INSERT INTO job (pk, cluster, job_id, restarts, sort_at, touched)"
-                    " VALUES (:pk, 'lab', :pk, 0, 1, 1)"
-                ),
-                {"pk": pk},
-            )
-            for source in ("user", "root")[: 1 + pk % 2]:
-                connection.execute(
-                    text(
-                        "INSERT INTO verdict (job, cluster, at, reason, source) VALUES (:pk, 'lab', 1, :why, :why)"
-                    ),
-                    {"pk": pk, "why": source},
-                )
+        connection.execute(
+            text(
+                "INSERT INTO job (pk, cluster, job_id, restarts, sort_at, touched)"
+                " VALUES (:pk, 'lab', :pk, 0, 1, 1)"
+            ),
+            [{"pk": pk} for pk in numbers],
+        )
+        connection.execute(
+            text(
+                "INSERT INTO verdict (job, cluster, at, reason, source) VALUES (:pk, 'lab', :pk, :why, :why)"
+            ),
+            [{"pk": pk, "why": why} for pk in numbers for why in ("user", "root")[: 1 + pk % 2]],
+        )
     assert store.migrate() == ("0002", HEAD)
-    found_ = store.verdicts(VerdictQuery(cluster=CLUSTER)).verdicts
-    assert sorted((one.job_id, one.finding.reason) for one in found_) == [
-        (pk, "root" if pk % 2 else "user") for pk in range(1, 12)
+    carried = store.verdicts(VerdictQuery(cluster=CLUSTER, limit=1000)).verdicts
+    assert [(one.job_id, one.finding.reason) for one in reversed(carried)] == [
+        (pk, "root" if pk % 2 else "user") for pk in numbers
     ]
     store.close()

@@ -131,9 +131,6 @@ def _carry_over() -> None:
         rows = bind.execute(wanted if last is None else wanted.where(_BEFORE.c.job > last)).mappings().all()
         if not rows:
             return
-        if len(rows) == _ROWS:
-            # The other one of the last attempt may come after these: it is read again, with it
-            rows = [row for row in rows if row["job"] != rows[-1]["job"]]
         first = {row["job"]: row for row in reversed(rows)}
         bind.execute(sa.insert(table), [_converted(dict(row)) for row in first.values()])
         last = rows[-1]["job"]
