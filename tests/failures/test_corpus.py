@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,44 @@ def test_what_decided_is_a_line_of_the_log(how: str, request: pytest.FixtureRequ
         assert evidence.line is not None
         assert 1 <= evidence.line <= lines
         assert evidence.text.strip()
+
+
+def _before(label: bytes) -> Callable[[bytes], bytes]:
+    return lambda log: b"\n".join(label + line for line in log.split(b"\n"))
+
+
+WRITTEN = {
+    "srun -l": _before(b"3: "),
+    "torch": _before(b"[rank3]: "),
+    "torchrun --tee": _before(b"[default3]:"),
+    "mpirun --tag-output": _before(b"[1,3]<stderr>:"),
+    "Ray": _before(b"(RayTrainWorker pid=123, ip=10.0.0.3) "),
+    "pdsh": _before(b"gpu17: "),
+    "logging": _before(b"[2026-08-14 06:19:18,579] "),
+    "kubectl --timestamps": _before(b"2026-08-14T06:19:18.579Z "),
+    "vLLM": _before(b"(EngineCore_DP0 pid=17374) ERROR 09-28 15:47:24 [core.py:718] "),
+    "Windows": lambda log: log.replace(b"\n", b"\r\n"),
+    "UTF-16": lambda log: log.decode().encode("utf-16"),
+    "colours": lambda log: b"\n".join(b"\x1b[31m" + line + b"\x1b[0m" for line in log.split(b"\n")),
+    "a long run": lambda log: b"".join(b"step %d loss 2.%03d\n" % (at, 999 - at) for at in range(500)) + log,
+    "wrapped": lambda log: b"\n".join(
+        line[at : at + 100] for line in log.split(b"\n") for at in range(0, max(1, len(line)), 100)
+    ),
+}
+"""The same log as it comes by another way: what it means does not change."""
+
+
+@pytest.mark.parametrize("way", WRITTEN)
+def test_how_it_was_written_changes_nothing(way: str, alone: list[Answer]) -> None:
+    read = [each for each in alone if each.right and not each.log.path.read_bytes().startswith(b"\xff\xfe")]
+    some = read[::4]  # all of them took two minutes
+    changed = []
+    for each in some:
+        text = LogText.of(each.log.path.name, WRITTEN[way](each.log.path.read_bytes()))
+        said = classify([text]).reason
+        if said != each.finding.reason and said not in each.log.acceptable:
+            changed.append(f"{each.log.path.name}: {said}, was {each.finding.reason}")
+    assert len(changed) <= 0.06 * len(some), "\n".join(changed)
 
 
 def test_none_takes_long(alone: list[Answer]) -> None:  # after a first one, which loads the signatures
