@@ -25,8 +25,10 @@ _HOST: Final = r"[A-Za-z0-9](?:[\w-]{0,62}[A-Za-z0-9])?(?:\.[A-Za-z0-9][\w-]{0,6
 
 _RAISED: Final = (
     r"(?=Traceback \(|  |During handling of|The above exception|(?:[A-Za-z_]\w{0,80}\.){0,9}"
-    r"[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Failure|Exit|Fault)(?:\(\w+\))?(?::|$)|$)"
+    r"[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Failure|Exit|Fault)(?:\(\w+\))?(?::|$)|$"
+    r"|\[[A-Za-z]+ ?\d{1,7}\]:|\d{1,7}: |\(\w[\w.]{0,80} pid=)"
 )
+"""What goes on behind a time: a traceback, or a launcher's label."""
 
 
 @dataclass(frozen=True, slots=True)
