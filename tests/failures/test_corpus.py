@@ -101,7 +101,7 @@ def _before(label: bytes) -> Callable[[bytes], bytes]:
     return lambda log: b"\n".join(label + line for line in log.split(b"\n"))
 
 
-WRITTEN = {
+WRITTEN: dict[str, Callable[[bytes], bytes]] = {
     "srun -l": _before(b"3: "),
     "torch": _before(b"[rank3]: "),
     "torchrun --tee": _before(b"[default3]:"),
