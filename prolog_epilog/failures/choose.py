@@ -43,8 +43,13 @@ class Choice:
 
 
 def in_order(signs: Iterable[Sign]) -> list[Sign]:
-    """Signs by their time where all logs tell it, else log by log; within a log as they stand."""
+    """Signs by their time where all logs tell it, else log by log; within a log as they stand.
+
+    A log in which every sign has its own time and rank was written by several: there the times decide, too.
+    """
     listed = list(signs)
+    if all(sign.line.time is not None and sign.rank is not None for sign in listed):
+        return sorted(listed, key=lambda sign: (sign.line.time or 0.0, sign.log, sign.index))
     if len({sign.log for sign in listed}) <= 1 or any(sign.at is None for sign in listed):
         return sorted(listed, key=lambda sign: (sign.log, sign.index))
     # Within a log times may lie (buffers); a line is never later than those behind it.
@@ -66,7 +71,13 @@ def _first(signs: Sequence[Sign]) -> Sign:
     candidate = signs[0]
     for sign in signs[1:]:
         near = sign.log == candidate.log and sign.first - candidate.index <= NEAR
-        heavier = sign.weight > candidate.weight
+        # Of causes of different ranks the earlier stands, however precise the later (rule 3).
+        heavier = sign.weight > candidate.weight and (
+            sign.tier != "explicit"
+            or sign.rank == candidate.rank
+            or sign.rank is None
+            or candidate.rank is None
+        )
         if candidate.fatal:
             said_next = near and sign.index - candidate.index <= _MESSAGE and not sign.fatal
             if said_next and heavier and candidate.weight <= EVERYDAY:

@@ -155,11 +155,13 @@ def _sign_of_row(number: int, row: elastic.ChildFailure) -> Sign | None:
     reason = reason_of_exit(row.exitcode, row.signal or None)
     if row.exitcode == 127 or not reason:
         reason = ""
+    # Its rank died first. A watchdog's own abort says nothing; a segmentation fault is what the others waited for.
+    first = reason == "invalid_memory_access"
     return Sign(
         "torchrun-root-cause",
         reason,
-        "cascade" if reason else "failed_end",
-        4,
+        "implicit" if first else "cascade" if reason else "failed_end",
+        8 if first else 4,
         row.line,
         number,
         tool="torchrun",

@@ -270,6 +270,14 @@ class TestRanks:
         assert choose(case(late, early)).reason == "missing_input"
         assert choose(case(early, late)).reason == "missing_input"
 
+    def test_ranks_that_share_a_log_are_set_in_time_order_too(self):
+        def timed(index: int, reason: str, rank: int, at: float, weight: int) -> Sign:
+            where = Line(index, index + 1, None, reason, reason, rank, "", at)
+            return Sign("s", reason, "explicit", weight, where, first=index, at=at, rank=rank)
+
+        late, early = timed(11, "gpu_oom", 0, 700.0, 7), timed(12, "semantic_error", 2, 100.0, 5)
+        assert choose(case(late, early)).reason == "semantic_error"
+
     def test_without_times_the_first_log_counts(self):
         found = choose(
             case(sign(9, "gpu_oom", fatal=True, log=1), sign(3, "missing_input", fatal=True, log=0))

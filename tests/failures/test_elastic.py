@@ -71,6 +71,14 @@ def test_what_it_says_by_itself(code, reason):
     assert (found.reason, found.rank, found.node) == (reason, 8, "n18.cluster")
 
 
+@pytest.mark.parametrize(("code", "reason"), [(-11, "invalid_memory_access"), (-6, "nccl_timeout")])
+def test_the_rank_that_died_first_is_what_a_watchdog_waited_for(code, reason):
+    watchdog = (
+        b"[rank0]:[E ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: Work\n"
+    )
+    assert classify([LogText.of("x", watchdog + table(code).data)]).reason == reason
+
+
 def test_it_tells_the_rank_of_a_cause_that_names_none():
     cause = b'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\nZeroDivisionError: division\n'
     found = classify([LogText.of("x", cause + TABLE.format(code=1, file="<N/A>", traceback="x").encode())])
