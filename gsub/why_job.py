@@ -247,6 +247,7 @@ def _read(
     live: Job | None, record: AccountingRecord | None, job: JobSummary
 ) -> tuple[Finding | None, tuple[str, ...]]:
     """What the logs say to this user, and which were read."""
+    from gsub.why_rules import site_rules
     from prolog_epilog.failures.classify import Ended, classify
     from prolog_epilog.failures.judge import SlurmWord, judge
     from prolog_epilog.failures.reading import Unseen, read_log
@@ -268,7 +269,8 @@ def _read(
         nodes=told.nodes.names if told is not None else (),
         failed_node=getattr(record, "failed_node", None) or "",
     )
-    finding = classify(logs, Ended(job.state, job.exit_code, job.signal)) if logs else None
+    ended = Ended(job.state, job.exit_code, job.signal)
+    finding = classify(logs, ended, site_rules()) if logs else None
     return judge(finding, word, ()), tuple(read)
 
 

@@ -107,17 +107,19 @@ def why_logs(files: Sequence[str], ended: Ended, *, together: bool, as_json: boo
 
 def look(files: Sequence[str], ended: Ended, *, together: bool = False) -> Iterator[Looked]:
     """Each file's finding; with `together` one of them all."""
+    from gsub.why_rules import site_rules
     from prolog_epilog.failures.classify import classify
 
+    rules = site_rules()
     if not together:
         for file in files:
             log, unread = _read(file)
-            yield Looked(file, classify([log] if log else [], ended), unread)
+            yield Looked(file, classify([log] if log else [], ended, rules), unread)
         return
     read = [_read(file) for file in files]
     logs = [log for log, _ in read if log]
     unread = "; ".join(f"{file}: {why}" for file, (_, why) in zip(files, read, strict=True) if why)
-    yield Looked(", ".join(files), classify(logs, ended), unread)
+    yield Looked(", ".join(files), classify(logs, ended, rules), unread)
 
 
 def _read(file: str) -> tuple[LogText | None, str]:
