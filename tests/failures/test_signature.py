@@ -26,6 +26,7 @@ from prolog_epilog.failures.signature import (
 )
 from prolog_epilog.failures.signature_check import main
 from prolog_epilog.failures.taxonomy import REASONS
+from site_configs.site import load_site
 
 OURS = sorted(PACKAGED.glob("*.toml"))
 
@@ -287,3 +288,9 @@ def test_the_examples_of_the_documentation_are_right(tmp_path, capsys):
     assert rules.exceptions[-1].purpose == rules.purposes[-1].means
     for tier in TIERS:
         assert f"`{tier}`" in page or tier == "progress"
+
+
+def test_the_example_site_has_the_file_that_it_names():
+    site = load_site(Path(__file__).parents[2] / "site_configs/examples/university.toml")
+    assert site.failures.signatures
+    assert len(load(site.failures.signatures)) > len(load())
