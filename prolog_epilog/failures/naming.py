@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
-from prolog_epilog.failures.signature import ExceptionRule, Rules
+from prolog_epilog.failures.signature import ExceptionRule, Purpose, Rules
 from prolog_epilog.failures.signs import Sign
 from prolog_epilog.failures.taxonomy import NO_SIGNATURE
 from prolog_epilog.failures.text import LogText
@@ -41,6 +42,8 @@ class Namer:
             for kind in rule.types:
                 self._by_type[kind].append(rule)
         self._purposes = rules.purposes
+        # Exceptions stand close together, and share the lines around them: a log of a thousand has each asked once
+        self._meant = functools.lru_cache(maxsize=4096)(self._meanings)
 
     def signs(self, log: int, serial: int, chain: Sequence[Raised], text: LogText) -> list[Sign]:
         """What a chain of exceptions says, a sign for each that counts."""
@@ -122,8 +125,8 @@ class Namer:
         """What its stack was doing: by the weightiest rule, then the innermost frame; else by the lines near it."""
         best: tuple[int, int, str] | None = None
         for depth, frame in enumerate(reversed(raised.frames[-_INNERMOST:])):
-            for rule in self._purposes:
-                if rule.found_in(str(frame)) and (best is None or (rule.weight, -depth) > best[:2]):
+            for rule in self._meant(str(frame)):
+                if best is None or (rule.weight, -depth) > best[:2]:
                     best = (rule.weight, -depth, rule.means)
         if best is not None and best[0] > _WEAK:
             return best[2]
@@ -131,10 +134,14 @@ class Namer:
         for near in text.lines(max(0, index - _AROUND), index + _AROUND + 1):
             if near.index == index:
                 continue
-            for rule in self._purposes:
-                if rule.found_in(near.text[:1000]) and (best is None or rule.weight > best[0]):
+            for rule in self._meant(near.text[:1000]):
+                if best is None or rule.weight > best[0]:
                     return rule.means
         return best[2] if best else None
+
+    def _meanings(self, text: str) -> tuple[Purpose, ...]:
+        """The rules that a frame or a line fits, in their order."""
+        return tuple(rule for rule in self._purposes if rule.found_in(text))
 
 
 def _cleaning(frames: Sequence[Frame]) -> bool:
