@@ -39,6 +39,8 @@ _BEFORE, _BEHIND, _MOST = 200, 400, 4000
 """Lines around a sign, and in all, in which counts are looked for."""
 _SIGNS: Final = 1000
 """Signs, and marks, of all logs together that are weighed: every step sets them against one another."""
+_LINES: Final = 1500
+"""Lines that may be of a traceback, from the start of all logs together, and as many from their ends."""
 _OTHERS: Final = 5
 """Further lines that a finding quotes."""
 _CLOCK: Final = 60
@@ -94,7 +96,7 @@ def case_of(logs: Sequence[LogText], rules: Rules | None = None) -> Case:
         said = elastic.error_file(log.data)
         if said is not None:
             log = LogText.of(log.name, (said.callstack or said.message).encode())
-        found, kept = _read(number, log, matcher, namer)
+        found, kept = _read(number, log, matcher, namer, max(_LINES // len(logs), 60))
         if len(logs) > 1:
             found = [sign if sign.at is not None else replace(sign, at=_time(log, sign)) for sign in found]
         if said is not None and said.at is not None:
@@ -105,10 +107,12 @@ def case_of(logs: Sequence[LogText], rules: Rules | None = None) -> Case:
     return Case(tuple(signs), tuple(marks), tuple(progress), tuple(len(log) for log in logs))
 
 
-def _read(number: int, log: LogText, matcher: Matcher, namer: Namer) -> tuple[list[Sign], list[Mark]]:
+def _read(
+    number: int, log: LogText, matcher: Matcher, namer: Namer, most: int
+) -> tuple[list[Sign], list[Mark]]:
     hits = matcher.hits(log)
     benign = {hit.index for hit in hits if hit.signature.tier == "benign"}
-    chains = trace.traces(log)
+    chains = trace.traces(log, most)
     quoted = _quoted(log, chains)
     signs: list[Sign] = []
     marks: list[Mark] = []

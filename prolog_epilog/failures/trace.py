@@ -341,11 +341,14 @@ def read(lines: Iterable[Line]) -> list[Raised]:
     return sorted(done, key=lambda raised: raised.at.index)
 
 
-def traces(text: LogText) -> list[tuple[Raised, ...]]:
-    """The chains of exceptions in a log, each from its first exception on, in the order in which they end."""
+def traces(text: LogText, most: int = _HITS) -> list[tuple[Raised, ...]]:
+    """The chains of exceptions in a log, each from its first exception on, in the order in which they end.
+
+    `most`: lines with a hit that are looked at from its start, and as many from its end.
+    """
     chains: list[list[Raised]] = []
     last: dict[int | None, list[Raised]] = {}
-    for raised in read(_near(text)):
+    for raised in read(_near(text, most)):
         chain = last.get(raised.at.rank)
         if chain is not None and raised.link:
             chain.append(raised)
@@ -355,26 +358,26 @@ def traces(text: LogText) -> list[tuple[Raised, ...]]:
     return [tuple(chain) for chain in chains]
 
 
-def _near(text: LogText) -> Iterator[Line]:
+def _near(text: LogText, most: int) -> Iterator[Line]:
     """The lines around all that may be part of a traceback."""
     end = 0
-    for hit in _hits(text):
+    for hit in _hits(text, most):
         for index in range(max(end, hit - 1), min(len(text), hit + _REACH)):
             yield text.line(index)
         end = max(end, hit + _REACH)
 
 
-def _hits(text: LogText) -> list[int]:
+def _hits(text: LogText, most: int) -> list[int]:
     found: list[int] = []
     position = 0
     data = text.data
-    while len(found) < _HITS and (match := _SEARCH.search(data, position)):
+    while len(found) < most and (match := _SEARCH.search(data, position)):
         index = text.index_at(match.start())
         found.append(index)
         position = text.end_of(index)
-    if len(found) >= _HITS:
+    if len(found) >= most:
         position = max(position, len(data) - _LATE)
-        late: deque[int] = deque(maxlen=_HITS)
+        late: deque[int] = deque(maxlen=most)
         while match := _SEARCH.search(data, position):
             index = text.index_at(match.start())
             late.append(index)
