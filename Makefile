@@ -28,6 +28,7 @@ bench: $(VENV)/.ready ## the figures of docs/measured.md, as ratios
 	@$(RUN) -m tests.bench.submit --gate
 	@$(RUN) -m tests.bench.hooks --gate
 	@$(RUN) -m tests.bench.agent --gate
+	@$(RUN) -m tests.bench.classify --gate
 
 lint: $(VENV)/.ready ## ruff, mypy strict, import-linter
 	@$(VENV)/bin/ruff check .
