@@ -26,6 +26,9 @@ _DEATHS: Final = frozenset({"cpu_oom", "node_failure"})
 """Deaths that others see as a lost peer, and that the scheduler may tell later than they do."""
 
 
+_SILENT: Final = "The log does not say how it ended, neither well nor badly."
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What was chosen: the sign that decides (None: nothing says why), its reason, what else spoke.
@@ -83,7 +86,7 @@ def _first(signs: Sequence[Sign]) -> Sign:
             if said_next and heavier and candidate.weight <= EVERYDAY:
                 candidate = sign
             continue
-        lighter = candidate.mild and sign.weight >= candidate.weight
+        lighter = candidate.mild and sign.weight >= min(candidate.weight, STRONG)
         if (heavier and (sign.log == candidate.log or sign.fatal)) or (
             sign.fatal and sign.log == candidate.log and (lighter or not near)
         ):
@@ -135,7 +138,9 @@ def choose(case: Case) -> Choice:
         best = max(failed, key=lambda sign: (bool(sign.reason), sign.weight))
         return Choice(best.reason or NO_SIGNATURE, best, remarks=remarks)
     else:
-        return Choice(NONE, None, weak=not case.ended_well, remarks=remarks)
+        if case.ended_well or case.set_aside:
+            return Choice(NONE, None, remarks=remarks)
+        return Choice(NO_SIGNATURE, None, weak=True, remarks=(*remarks, _SILENT))
     rivals = tuple(
         dict.fromkeys(
             sign.reason for sign in ranked if sign.tier == chosen.tier and sign.reason != chosen.reason

@@ -29,7 +29,7 @@ from prolog_epilog.failures.matcher import Hit, Matcher
 from prolog_epilog.failures.naming import Namer
 from prolog_epilog.failures.signature import Rules, load
 from prolog_epilog.failures.signs import Case, Counter, Mark, Sign, counter
-from prolog_epilog.failures.taxonomy import NO_SIGNATURE, NONE
+from prolog_epilog.failures.taxonomy import NO_SIGNATURE
 from prolog_epilog.failures.text import Line, LogText
 
 __all__ = ["Ended", "case_of", "classify", "fingerprint"]
@@ -232,7 +232,7 @@ def _finding(logs: Sequence[LogText], case: Case, choice: Choice, unseen: tuple[
         said = (_evidence(logs[marks[-1].log], marks[-1].line),) if marks and not choice.weak else ()
         confidence = 0.9 if said else 0.5
         return Finding(
-            NONE,
+            choice.reason,
             confidence,
             "none",
             said,

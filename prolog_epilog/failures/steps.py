@@ -21,6 +21,8 @@ _DEALT_WITH: Final = 5
 """Lines behind a sign within which a word like "retrying" speaks of it."""
 _CLEANING: Final = 60
 """Lines behind a mark of clean-up that are of it."""
+_UNRAISABLE: Final = "python-exception-ignored"
+"""The signature of a mark that speaks of one traceback alone."""
 _GOES_ON: Final = 5
 """Lines with counts behind an exception by which its log goes on."""
 EVERYDAY: Final = 4
@@ -168,7 +170,10 @@ def _lives_on(sign: Sign, case: Case) -> bool:
 
 def _cleaning(case: Case) -> Case:
     """What fails in clean-up (rule 5) is not the cause of what came before."""
-    marks = _marks(case, "cleanup")
+    blocks = [(mark, mark.index + _CLEANING) for mark in _marks(case, "cleanup") if mark.name != _UNRAISABLE]
+    blocks += [
+        (mark, _end_of_ignored(mark, case)) for mark in _marks(case, "cleanup") if mark.name == _UNRAISABLE
+    ]
     taken = []
     for sign in case.signs:
         if sign.tier == "decisive":
@@ -176,14 +181,30 @@ def _cleaning(case: Case) -> Case:
         if sign.tidying:
             taken.append(sign)
             continue
-        for mark in marks:
+        for mark, end in blocks:
             inside = sign.first <= mark.index <= sign.index or (
-                0 <= sign.first - mark.index <= _CLEANING or 0 <= sign.index - mark.index <= _CLEANING
+                mark.index <= sign.first <= end or mark.index <= sign.index <= end
             )
             if mark.log == sign.log and _same(mark.line.rank, sign.rank) and inside:
                 taken.append(sign)
                 break
     return case.without(taken, "it failed in clean-up")
+
+
+def _end_of_ignored(mark: Mark, case: Case) -> int:
+    """The last line of what "Exception ignored in" speaks of: the one traceback behind it, and no more.
+
+    Another that comes after it ended a process like any other.
+    """
+    chains = [
+        sign
+        for sign in case.signs
+        if sign.log == mark.log and sign.chain >= 0 and mark.index <= sign.first <= mark.index + _CLEANING
+    ]
+    if not chains:
+        return mark.index + NEAR
+    first = min(chains, key=lambda sign: sign.first)
+    return max(sign.index for sign in chains if sign.chain == first.chain)
 
 
 def _of_hardware(case: Case) -> Case:

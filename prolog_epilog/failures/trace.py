@@ -58,6 +58,8 @@ _TYPE: Final = r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\(\w+\))?)"
 _NAMED: Final = re.compile(
     r"^" + _TYPE + r"(?::[ \t]*(?P<message>.*))?$",
 )
+_DOUBLED: Final = re.compile(r"^((?:[A-Za-z_]\w*\.){0,12}[A-Za-z_]\w{0,80}(?:Error|Exception))\1: ?: ?(.*)$")
+"""Two ranks that write one exception to one file: each writes the type, then each the message."""
 _LOUD: Final = re.compile(
     r"(?:Error|Exception|Interrupt|Exit|Timeout|Failure|Expired|Iteration|Fault)(?:\(\w+\))?$"
 )
@@ -295,7 +297,7 @@ class _Reader:
 
 def _named(text: str, *, within: bool) -> tuple[str, str] | None:
     """The type and message of a line that ends a traceback. Outside of one only what is plainly an exception counts."""
-    found = _NAMED.match(text[:4000])
+    found = _NAMED.match(_DOUBLED.sub(r"\1: \2", text[:4000]))
     if found is None:
         return None
     name = found["type"]

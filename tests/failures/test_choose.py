@@ -62,7 +62,7 @@ def steps(start: int, numbers: Sequence[int], kind: str = "step") -> list[Counte
         # nothing but an end
         ([sign(5, "", "failed_end")], "no_signature"),
         ([sign(5, "", "failed_end"), sign(6, "gpu_oom")], "gpu_oom"),
-        ([], "none"),
+        ([], "no_signature"),
     ],
 )  # fmt: skip
 def test_tiers_time_and_weight(signs, reason):

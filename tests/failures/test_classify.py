@@ -51,9 +51,11 @@ def test_an_empty_log_says_nothing(data):
     assert classify([]).reason == "no_signature"
 
 
-def test_a_log_of_work_alone_is_no_failure():
+def test_a_log_of_work_alone_says_neither_that_it_failed_nor_that_it_ended_well():
     found = classify([log(PROGRESS)])
-    assert (found.reason, found.confidence, found.evidence) == ("none", 0.5, ())
+    assert (found.reason, found.confidence, found.evidence) == ("no_signature", 0.5, ())
+    assert found.remarks == ("The log does not say how it ended, neither well nor badly.",)
+    assert classify([log(PROGRESS)], Ended("COMPLETED", 0)).reason == "none"
     assert classify([log(PROGRESS)], Ended("FAILED", 1)).reason == "no_signature"
 
 
@@ -177,3 +179,54 @@ def test_any_bytes_have_an_answer_that_may_travel(parts, state, code):
     logs = [LogText.of(f"{n}.log", raised("KeyError: 'x'").encode() + data) for n, data in enumerate(parts)]
     found = classify(logs, Ended(state, code))
     msgspec.json.decode(msgspec.json.encode(found), type=Finding)
+
+
+OUT_OF_MEMORY = (
+    "Traceback (most recent call last):\n"
+    '  File "/x/multiprocessing/process.py", line 314, in _bootstrap\n    self.run()\n'
+    "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 MiB. GPU\n"
+)
+IGNORED = (
+    "terminate called without an active exception\n"
+    "Exception ignored in: <function _MultiProcessingDataLoaderIter.__del__ at 0x5be>\n"
+    "Traceback (most recent call last):\n"
+    '  File "/x/torch/utils/data/dataloader.py", line 1479, in __del__\n    self._shutdown_workers()\n'
+    "RuntimeError: DataLoader worker (pid 8392) is killed by signal: Aborted.\n"
+)
+
+
+def test_an_ignored_exception_is_one_traceback_and_not_the_next():
+    assert classify([log(PROGRESS + IGNORED + OUT_OF_MEMORY)]).reason == "gpu_oom"
+    assert classify([log(PROGRESS + OUT_OF_MEMORY + IGNORED)]).reason == "gpu_oom"
+
+
+def test_a_heavy_warning_gives_way_to_the_exception_that_ended_the_run():
+    text = (
+        "2026-08-17 05:59:20,378: W tensorflow/x.cc:2348] TensorFlow was not built with CUDA kernel binaries compatible"
+        " with compute capability 9.0. CUDA kernels will be jit-compiled from PTX\n"
+        "Traceback (most recent call last):\n"
+        '  File "/x/transformers/utils/hub.py", line 623, in cached_file\n    raise EnvironmentError(message)\n'
+        "OSError: /models/part does not appear to have a file named config.json. Checkout 'https://x/tree/main'.\n"
+    )
+    assert classify([log(text)]).reason == "missing_input"
+
+
+def test_one_exception_that_two_ranks_wrote_into_each_other():
+    text = (
+        "Traceback (most recent call last):\nTraceback (most recent call last):\n"
+        '  File "/x/train.py", line 3, in <module>\n    from peft import a\n'
+        "ImportErrorImportError: : cannot import name 'a' from 'peft' (/x/peft/__init__.py)cannot import name 'a'\n"
+    )
+    assert classify([log(text)]).reason == "import_error"
+
+
+def test_einval_says_nothing_of_an_output():
+    text = (
+        "Traceback (most recent call last):\n"
+        '  File "/x/multiprocessing/reduction.py", line 60, in dump\n    ForkingPickler(file, protocol).dump(obj)\n'
+        "OSError: [Errno 22] Invalid argument\n"
+        "Traceback (most recent call last):\n"
+        '  File "/x/multiprocessing/spawn.py", line 126, in _main\n    self = reduction.pickle.load(from_parent)\n'
+        "_pickle.UnpicklingError: pickle data was truncated\n"
+    )
+    assert classify([log(text)]).reason == "corrupt_input"

@@ -389,9 +389,9 @@ ORDINARY = (Path(__file__).parent / "ordinary.txt").read_text().splitlines()
 @pytest.mark.parametrize("line", ORDINARY)
 def test_what_tools_print_on_ordinary_days_is_no_failure(line: str):
     found = classify([LogText.of("train.log", f"starting on n17\n{line}\nbye\n".encode())])
-    assert found.reason == "none", found
+    assert found.reason in ("none", "no_signature"), found
 
 
 def test_a_log_of_ordinary_lines_is_no_failure():
     text = "\n".join(ORDINARY) + "\n"
-    assert classify([LogText.of("train.log", text.encode())]).reason == "none"
+    assert classify([LogText.of("train.log", text.encode())]).reason in ("none", "no_signature")
