@@ -66,7 +66,10 @@ def test_a_deadline_ends_the_command_and_its_children(tmp_path):
 def test_a_command_that_waits_for_its_configuration_blames_that():
     """Slurm's commands retry for a minute to read a slurm.conf that is not there."""
     with pytest.raises(SlurmTimeout) as caught:
-        sh("echo 'squeue: error: s_p_parse_file: cannot stat file /none, retrying' >&2; sleep 60", timeout=0.5)
+        sh(
+            "echo 'squeue: error: s_p_parse_file: cannot stat file /none, retrying' >&2; sleep 60",
+            timeout=0.5,
+        )
     assert caught.value.daemon == "config"
     with pytest.raises(SlurmTimeout) as caught:
         sh("echo 'squeue: hm' >&2; sleep 60", timeout=0.5)
