@@ -13,7 +13,7 @@ from profiler.records import JobRef
 from profiler.store.bulk import chunks, lock, upsert
 from profiler.store.facts import JobFacts, Seen, Wanted, fitted
 from profiler.store.ingest import by_job, find_jobs, settle, write
-from profiler.store.judging import mark, settled_badly, with_finding
+from profiler.store.judging import mark, patience, settled_badly, with_finding
 from profiler.store.merge import clean
 from profiler.store.schema import decision, job
 
@@ -113,7 +113,8 @@ def _enrich(connection: Connection, cluster: str, of_job: Mapping[int, list[JobF
         connection.execute(_WRITE, list(changed.values()))
     found = with_finding(connection, list(settled))
     judged = (row for pk, row in settled.items() if pk in found or settled_badly(row))
-    mark(connection, ((row["pk"], cluster, row["facts_final"]) for row in judged), at)
+    waits = ((row["pk"], cluster, patience(row, at, found=row["pk"] in found)) for row in judged)
+    mark(connection, waits, at)
     return len(settled)
 
 

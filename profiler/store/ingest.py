@@ -9,7 +9,7 @@ from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from profiler.records import GpuUse, JobUsage, NodeEvent, Record
 from profiler.store.bulk import chunks, insert_new, lock, upsert
-from profiler.store.judging import mark, mark_by_events, settled_badly, take_findings
+from profiler.store.judging import mark, mark_by_events, patience, settled_badly, take_findings
 from profiler.store.merge import Attempt, Batch, Changes, clean, encoded, merged_node, newer_series, told_by
 from profiler.store.packing import packed
 from profiler.store.schema import gpu_usage, job, job_node, node, node_check, node_event, series
@@ -135,7 +135,8 @@ def _take_jobs(connection: Connection, told: Mapping[Attempt, Changes], at: floa
         settle(row, list(stored[pk].values()), since.get(pk, found.get(pk)))
     write(connection, jobs.values())
     judged = ((pk, jobs[key]) for pk, key in keys.items() if pk in found or settled_badly(jobs[key]))
-    mark(connection, ((pk, keys[pk][0], row["facts_final"]) for pk, row in judged), at)
+    waits = ((pk, keys[pk][0], patience(row, at, found=pk in found)) for pk, row in judged)
+    mark(connection, waits, at)
 
 
 def _attempts(

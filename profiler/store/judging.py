@@ -30,6 +30,7 @@ __all__ = [
     "cases",
     "mark",
     "mark_by_events",
+    "patience",
     "put",
     "settled_badly",
     "take_findings",
@@ -38,10 +39,12 @@ __all__ = [
 
 _PATIENCE: Final = 60.0
 """Seconds for which a finding waits for Slurm's word on how the attempt ended; then it is judged without."""
+_READING: Final = 10.0
+"""Seconds for which Slurm's word waits for what the logs say: a verdict without them would mostly be another one."""
 SLACK: Final = 60.0
 """Seconds by which an event may lie outside of the attempt that it tells of: clocks differ, checks come by at times."""
 _EVENTS: Final = 64
-"""Events of one attempt that are looked at: the first ones."""
+"""Events of one attempt that are looked at: the last ones, near its end."""
 _ENDED: Final = 500
 """Attempts that one batch of events may bring up again."""
 _BODY: Final = 64 << 10
@@ -147,11 +150,19 @@ def settled_badly(row: Mapping[str, Any]) -> bool:
     return row["state"] not in _WELL or bool(row["derived_exit_code"])
 
 
-def mark(connection: Connection, jobs: Iterable[tuple[int, str, bool]], at: float) -> None:
-    """Mark attempts (key, cluster, whether Slurm has spoken its last word) as to be judged: now, or after a while."""
+def patience(row: Mapping[str, Any], at: float, *, found: bool) -> float:
+    """Seconds for which an attempt, a row of `job`, waits to be judged: for Slurm's last word, then for its logs'."""
+    if not row["facts_final"]:
+        return _PATIENCE
+    ended = row["ended"]
+    return 0.0 if found or ended is None or at - ended > _PATIENCE else _READING
+
+
+def mark(connection: Connection, jobs: Iterable[tuple[int, str, float]], at: float) -> None:
+    """Mark attempts (key, cluster, seconds to wait for more) as to be judged."""
     rows = [
-        {"job": pk, "cluster": cluster, "due": at if final else at + _PATIENCE, "mark": secrets.randbits(62)}
-        for pk, cluster, final in sorted(jobs)
+        {"job": pk, "cluster": cluster, "due": at + wait, "mark": secrets.randbits(62)}
+        for pk, cluster, wait in sorted(jobs)
     ]
     # What is told again and again does not put it off
     upsert(connection, unjudged, rows, least=("due",))
@@ -182,7 +193,7 @@ def mark_by_events(connection: Connection, events: Sequence[NodeEvent], at: floa
         )
         rows = [dict(row) for row in connection.execute(wanted).mappings() if row["cluster"] == cluster]
         meant = [row for row in rows if settled_badly(row) and any(_within(row, when) for when in times)]
-        mark(connection, [(row["pk"], cluster, True) for row in meant], at)
+        mark(connection, [(row["pk"], cluster, 0.0) for row in meant], at)
 
 
 def _within(row: Mapping[str, Any], when: float) -> bool:
@@ -291,12 +302,15 @@ def _events(
         if of.ended is not None:
             span.append(node_event.c.at <= of.ended + SLACK)
         wanted = (
-            select(node_event).where(and_(*span)).order_by(node_event.c.at, node_event.c.pk).limit(_EVENTS)
+            select(node_event)
+            .where(and_(*span))
+            .order_by(node_event.c.at.desc(), node_event.c.pk.desc())
+            .limit(_EVENTS)
         )
         found += [event_of(row) for row in connection.execute(wanted).mappings()]
     ref = JobRef(of.job_id, of.restarts)
     found = [one for one in found if concerns(one, ref, held.get(one.node))]
-    return tuple(sorted(found, key=lambda one: (one.at, one.id))[:_EVENTS])
+    return tuple(sorted(found, key=lambda one: (one.at, one.id))[-_EVENTS:])
 
 
 def concerns(event: NodeEvent, ref: JobRef, gpus: Sequence[GpuRef] | None) -> bool:

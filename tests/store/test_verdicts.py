@@ -49,7 +49,7 @@ def failed(number: int = 1, state: str = "FAILED", **more: Any) -> JobFacts:
     return JobFacts(cluster=CLUSTER, job_id=number, state=state, **values)
 
 
-def due(store: Store, at: float = T0) -> dict[int, Case]:
+def due(store: Store, at: float = T0 + 10) -> dict[int, Case]:
     return {case.job.job_id: case for case in store.unjudged(CLUSTER, 1000, at)}
 
 
@@ -80,6 +80,19 @@ def test_what_ended_well_is_not(store: Store) -> None:
     store.take([found(1), found(3)], T0)
     assert set(due(store)) == {1, 2}, "its log tells of something"
     assert set(due(store, T0 + 61)) == {1, 2, 3}, "Slurm says nothing"
+
+
+def test_slurms_word_waits_a_moment_for_what_the_logs_say(store: Store) -> None:
+    end = T0 + 3600
+    store.take([started(), ended(exit_code=1, at=end), started(2), ended(2, exit_code=1, at=end)], end)
+    store.enrich([failed(), failed(2)], end + 1)
+    assert due(store, end + 10) == {}
+    store.take([found()], end + 3)
+    assert set(due(store, end + 3)) == {1}
+    assert set(due(store, end + 11)) == {1, 2}, "no log was read"
+    store.take([started(3), ended(3, exit_code=1, at=end)], LATER)
+    store.enrich([failed(3)], LATER)
+    assert set(due(store, LATER)) == {1, 2, 3}, "it ended long ago"
 
 
 def test_slurms_silence_is_not_waited_for_for_ever(store: Store) -> None:
@@ -138,6 +151,12 @@ def test_an_event_of_another_job_on_the_node_is_none_of_its_own(
     assert len(due(store)[1].events) == concerns
 
 
+def test_of_many_events_the_last_count(store: Store) -> None:
+    store.take([started(), ended(), *(event("xid", "info", at=T0 + at) for at in range(100))], T0)
+    store.enrich([failed()], T0)
+    assert [one.at - T0 for one in due(store)[1].events] == list(range(36, 100))
+
+
 # Again, when more becomes known
 
 
@@ -157,7 +176,7 @@ def test_what_comes_late_brings_the_attempt_up_again(store: Store, late: Any) ->
     store.enrich([failed()], T0)
     assert len(judge_by_logs(store)) == 0 and due(store) == {}
     store.take([late], T0 + 50)
-    assert set(due(store, T0 + 50)) == {1}
+    assert set(due(store, T0 + 60)) == {1}
 
 
 def test_an_event_of_another_time_or_node_does_not(store: Store) -> None:
