@@ -324,6 +324,17 @@ def test_anothers_verdict_is_not_there(kept: Door, what: str, uid: int, status: 
         assert got.body == nobodys.body.replace(b"4711", b"1")
 
 
+def test_of_a_number_that_came_again_each_sees_the_own_attempts(kept: Door) -> None:
+    asyncio.run(kept.bring(started(1, restarts=1, uid=BOB, user="bob"), found(1, restarts=1)))
+    kept.storing.store.enrich([failed(1, restarts=1, uid=BOB, user="bob", ended=T0 + 9000)])
+    asyncio.run(judging(kept).once())
+    seen = {uid: ask(kept, "/v1/jobs/1/verdicts", uid)["verdicts"] for uid in (BOB, OPERATOR)}
+    assert {uid: [one["restarts"] for one in page] for uid, page in seen.items()} == {
+        BOB: [1],
+        OPERATOR: [1, 0],
+    }
+
+
 @pytest.mark.parametrize(
     "query", ["", "?reason=gpu_oom", "?fingerprint=f-gpu_oom", "?since=1", "?user=ada&reason=gpu_oom"]
 )

@@ -217,9 +217,10 @@ def job_series(store: Store, asked: Asked) -> Series:
 def job_verdicts(store: Store, asked: Asked) -> Verdicts:
     """Why a job failed: of one attempt, or of all."""
     own = _own(store, asked)
-    return store.verdicts(
-        VerdictQuery(cluster=own.cluster, job_id=own.job_id, restarts=asked.query.get("restarts"))
-    )
+    # A number that came again may have attempts of two users
+    uid = None if asked.who.sees_all else asked.who.uid
+    restarts = asked.query.get("restarts")
+    return store.verdicts(VerdictQuery(cluster=own.cluster, job_id=own.job_id, restarts=restarts, uid=uid))
 
 
 def job_verdict(store: Store, asked: Asked) -> VerdictAnswer:
