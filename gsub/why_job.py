@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypedDict, TypeVar, get_args
 
 from gsub.client import connect, job_id, telling
 from gsub.errors import UserError
@@ -15,12 +15,15 @@ from gsub.service import NoRecordError, Records, records
 from gsub.term import is_terminal
 from gsub.waiting import Wait, waiting
 from gsub.why_view import Known, Task, facts, lines
-from profiler.answers import JobSummary, VerdictAnswer
+from profiler.answers import JobSummary, Verdict, VerdictAnswer
 from profiler.receipt import ENDED
+from profiler.wording import span
 from prolog_epilog.failures.taxonomy import NO_SIGNATURE
 
 if TYPE_CHECKING:
     from profiler.findings import Finding
+    from prolog_epilog.failures.judge import NodeWord
+    from prolog_epilog.failures.text import LogText
     from slurm_plugins.client.protocol import SlurmClient
     from slurm_plugins.client.values import AccountingRecord, Job
 
@@ -32,6 +35,10 @@ _TASKS: Final = 24
 """Failed tasks of an array that are looked at; --json tells how many there are more."""
 _QUEUE: Final = frozenset({"Priority", "Resources"})
 """Reasons for which the rest of the queue, and what is free, are worth the asking."""
+_SOON: Final = 60.0
+"""Seconds after a job's end in which its nodes and its logs may still have a word to say."""
+_ASIDE: Final = 60.0
+"""Seconds by which a job's log may have changed before its start or after its end: clocks differ, files come late."""
 
 
 def why_job(job: str, *, as_json: bool) -> int:
@@ -58,37 +65,43 @@ def known_of(job: str, client: SlurmClient, now: datetime) -> Known:
     """All that can be found out about a job. Raises UserError where nobody knows of it."""
     troubles: list[str] = []
     live, record = _of_slurm(job, client, troubles)
-    service = _service(troubles)
-    shown = _shown(job, live)
-    answer = _asked(lambda: service.verdict(shown), troubles) if service is not None else None
-    if answer is None and live is None and record is None:
+    told = live or record
+    service = _Service(troubles)
+    shown = _shown(job, told)
+    answer = service.asked(lambda records: records.verdict(shown))
+    if answer is None and told is None:
         with telling():
             from slurm_plugins.client.errors import NoSuchJob
 
             raise NoSuchJob(job)
+    earlier: VerdictAnswer | None = None
+    if live is not None and answer is not None and answer.job.restarts != live.restarts:
+        # It was requeued: the service knows of the attempt before, or of a job of before that had this number
+        present = live.restarts
+        earlier = answer if answer.job.restarts < present else None
+        answer = service.asked(lambda records: records.verdict(shown, present))
+    restarts = answer.job.restarts if answer is not None else None
     summary = _summary(live, record, answer)
-    wait = _wait(live, client, now) if live is not None else None
-    tasks, more = _tasks(job, client, service, troubles) if live is None or live.array_job_id else ((), 0)
     verdict = answer.verdict if answer is not None else None
     own: Finding | None = None
     read: tuple[str, ...] = ()
-    if _worth_reading(summary, verdict.finding if verdict else None):
-        own, read = _read(live, record, summary)
+    mine = summary.uid in (None, os.geteuid())
+    if _worth_judging(summary, verdict.finding if verdict else None, mine=mine):
+        own, read = _judged(told, summary, verdict.finding if verdict else None, mine=mine)
     return Known(
         job=summary,
         now=now,
-        wait=wait,
+        wait=_wait(live, client, now) if live is not None else None,
         verdict=verdict,
         similar=answer.similar if answer is not None else None,
-        decision=_asked(lambda: service.decision(shown), troubles)
-        if service is not None and answer
-        else None,
-        usage=_asked(lambda: service.usage(shown), troubles) if service is not None and answer else None,
+        decision=service.asked(lambda records: records.decision(shown)) if answer or earlier else None,
+        usage=service.asked(lambda records: records.usage(shown, restarts)) if answer else None,
         own=own,
         read=read,
+        unsettled=service.answers and _unsettled(summary, verdict, own, now, mine=mine),
+        earlier=earlier,
         troubles=tuple(dict.fromkeys(troubles)),
-        tasks=tasks,
-        more=more,
+        **_tasks(job, told, client, service),
     )
 
 
@@ -101,48 +114,70 @@ def _of_slurm(
     try:
         parts = client.jobs(ids=[job])
         if parts:
-            exact = [one for one in parts if one.shown_id == job]
-            return (exact or _by_interest(parts))[0], None
+            return _part(job, parts), None
         rows = client.accounting(ids=[job], duplicates=False)
-        return None, next(iter(rows), None)
+        return None, _part(job, rows) if rows else None
     except SlurmError as error:
         troubles.append(f"what Slurm knows of it: {error}")
         return None, None
 
 
-def _by_interest(parts: Sequence[Job]) -> list[Job]:
-    """Of an array the part to speak of first: one that failed, one that waits, any."""
+_Part = TypeVar("_Part", "Job", "AccountingRecord")
 
-    def rank(one: Job) -> int:
+
+def _part(job: str, parts: Sequence[_Part]) -> _Part:
+    """The one that was asked for; of an array or a heterogeneous job one that failed, one that waits, any."""
+
+    def rank(one: _Part) -> int:
+        if one.shown_id == job:
+            return -1
         if one.state.ended and one.state.value != "COMPLETED":
             return 0
         return 1 if one.state.value == "PENDING" else 2
 
-    return sorted(parts, key=rank)
+    return min(parts, key=rank)
 
 
-def _shown(job: str, live: Job | None) -> str:
-    """The id to ask the service by: of an array the task that is spoken of."""
-    return live.shown_id if live is not None and live.array_task_id is not None else job
+def _shown(job: str, told: Job | AccountingRecord | None) -> str:
+    """The id to ask the service by: of an array the task that is spoken of, of a heterogeneous job the component."""
+    if told is None:
+        return job
+    if told.array_task_id is not None:
+        return told.shown_id
+    return job if told.het_job_id is None else str(told.id)
 
 
-def _service(troubles: list[str]) -> Records | None:
-    try:
-        return records()
-    except UserError as error:
-        troubles.append(f"what gsub's service keeps: {error.why or error.what}")
-        return None
+class _Service:
+    """What the service keeps, as far as it answers. What is wrong with it is written down; then it is left alone."""
 
+    def __init__(self, troubles: list[str]) -> None:
+        self._troubles = troubles
+        self._records: Records | None = None
+        try:
+            self._records = records()
+        except UserError as error:
+            self._told(error.why or error.what)
 
-def _asked(ask: Callable[[], _T], troubles: list[str]) -> _T | None:
-    """An answer of the service; None where it has none. What is wrong with the service is written down."""
-    try:
-        return ask()
-    except NoRecordError:
-        return None  # it has not started, or is another user's
-    except UserError as error:
-        troubles.append(f"what gsub's service keeps: {error.what}" + (f" ({error.why})" if error.why else ""))
-        return None
+    @property
+    def answers(self) -> bool:
+        """Whether there is one, and it has answered so far."""
+        return self._records is not None
+
+    def asked(self, ask: Callable[[Records], _T]) -> _T | None:
+        """An answer of the service; None where it has none."""
+        if self._records is None:
+            return None
+        try:
+            return ask(self._records)
+        except NoRecordError:
+            return None  # it has not started, or is another user's
+        except UserError as error:
+            self._records = None  # to wait for it once is enough
+            self._told(error.what + (f" ({error.why})" if error.why else ""))
+            return None
+
+    def _told(self, trouble: str) -> None:
+        self._troubles.append(f"what gsub's service keeps: {trouble}")
 
 
 def _summary(live: Job | None, record: AccountingRecord | None, answer: VerdictAnswer | None) -> JobSummary:
@@ -158,7 +193,7 @@ def _summary(live: Job | None, record: AccountingRecord | None, answer: VerdictA
     return JobSummary(
         cluster=known.cluster if known is not None else "",
         job_id=job.id,
-        restarts=job.restarts or 0,
+        restarts=job.restarts if job.restarts is not None or known is None else known.restarts,
         array_job_id=job.array_job_id,
         array_task_id=job.array_task_id,
         het_job_id=job.het_job_id,
@@ -200,83 +235,125 @@ def _wait(live: Job, client: SlurmClient, now: datetime) -> Wait | None:
     return waiting(live, now, queue, nodes)  # type: ignore[arg-type]
 
 
-def _tasks(
-    job: str, client: SlurmClient, service: Records | None, troubles: list[str]
-) -> tuple[tuple[Task, ...], int]:
-    """The failed tasks of an array that is asked about as a whole."""
+class _Tasks(TypedDict):
+    tasks: tuple[Task, ...]
+    more: int
+
+
+def _tasks(job: str, told: Job | AccountingRecord | None, client: SlurmClient, service: _Service) -> _Tasks:
+    """The failed tasks of an array that is asked about as a whole: members of `Known`."""
     from slurm_plugins.client.errors import SlurmError
 
-    if not job.isdecimal():
-        return (), 0
-    try:
-        rows: Sequence[Job | AccountingRecord] = client.jobs(ids=[job])
-        if not rows:
-            rows = client.accounting(ids=[job], duplicates=False)
-    except SlurmError:
-        return (), 0  # told already
+    if not job.isdecimal() or told is None or told.array_job_id is None:
+        return _Tasks(tasks=(), more=0)
+    rows: dict[str, Job | AccountingRecord] = {}
+    # slurmctld forgets the tasks that ended first while others still run
+    with suppress(SlurmError):
+        rows.update({one.shown_id: one for one in client.accounting(ids=[job], duplicates=False)})
+    with suppress(SlurmError):
+        rows.update({one.shown_id: one for one in client.jobs(ids=[job])})
     failed = [
         one
-        for one in rows
+        for one in rows.values()
         if one.array_task_id is not None and one.state.ended and one.state.value != "COMPLETED"
     ]
-    tasks = []
-    for one in failed[:_TASKS]:
-        shown = one.shown_id
-        answer = (
-            _asked(lambda shown=shown: service.verdict(shown), troubles)  # type: ignore[misc]
-            if service is not None
-            else None
-        )
-        finding = answer.verdict.finding if answer is not None and answer.verdict is not None else None
-        tasks.append(Task(shown, one.state.value, finding))
-    return tuple(tasks), len(failed) - len(tasks)
+    failed.sort(key=lambda one: one.array_task_id or 0)
+    tasks = [Task(one.shown_id, one.state.value, _finding(service, one.shown_id)) for one in failed[:_TASKS]]
+    return _Tasks(tasks=tuple(tasks), more=len(failed) - len(tasks))
 
 
-# --- its logs, as this user may read them ---------------------------------------------------------------------------
+def _finding(service: _Service, shown: str) -> Finding | None:
+    answer = service.asked(lambda records: records.verdict(shown))
+    return answer.verdict.finding if answer is not None and answer.verdict is not None else None
 
 
-def _worth_reading(job: JobSummary, told: Finding | None) -> bool:
-    """Whether this user's own look may add something: it failed, and nobody says why, or not all was seen."""
+# --- judged here, by its logs as far as this user may read them -----------------------------------------------------
+
+
+def _worth_judging(job: JobSummary, told: Finding | None, *, mine: bool) -> bool:
+    """Whether an own look may add something: it failed, and nobody says why, or not all was seen."""
     over = job.state in ENDED if job.state is not None else job.ended is not None
-    if not over or job.state == "COMPLETED" or job.uid not in (None, os.geteuid()):
+    if not over or job.state == "COMPLETED":
         return False
-    return told is None or told.reason == NO_SIGNATURE or bool(told.unseen)
+    return told is None or (mine and (told.reason == NO_SIGNATURE or bool(told.unseen)))
 
 
-def _read(
-    live: Job | None, record: AccountingRecord | None, job: JobSummary
-) -> tuple[Finding | None, tuple[str, ...]]:
-    """What the logs say to this user, and which were read."""
+def _unsettled(
+    job: JobSummary, verdict: Verdict | None, own: Finding | None, now: datetime, *, mine: bool
+) -> bool:
+    """Whether a job has only just ended, and its reason may still turn out to be another one."""
+    from prolog_epilog.failures.judge import stands
+
+    if own is None or (verdict is not None and verdict.finding.reason != NO_SIGNATURE):
+        return False
+    if job.ended is not None and now.timestamp() - job.ended > _SOON:
+        return False
+    return not (mine and stands(own))
+
+
+def _judged(
+    of: Job | AccountingRecord | None, job: JobSummary, told: Finding | None, *, mine: bool
+) -> tuple[Finding, tuple[str, ...]]:
+    """What its logs, where they are this user's, and Slurm say; and which logs were read."""
+    import msgspec
+
     from gsub.why_rules import site_rules
+    from profiler.findings import Finding
     from prolog_epilog.failures.classify import Ended, classify
     from prolog_epilog.failures.judge import SlurmWord, judge
-    from prolog_epilog.failures.reading import Unseen, read_log
 
-    logs, read = [], []
-    for path in _paths(live, record, job):
-        found = read_log(path)
-        if not isinstance(found, Unseen):
-            logs.append(found)
-            read.append(path)
-    told = live or record
-    derived = told.derived_exit if told is not None else None
+    logs, unseen = _logs(_paths(of, job), job) if mine else ([], ["its logs, which are another user's"])
+    derived = of.derived_exit if of is not None else None
     word = SlurmWord(
         state=job.state or "",
         exit_code=job.exit_code,
         signal=job.signal,
         derived_exit_code=derived.code if derived is not None else None,
         reason=job.reason,
-        nodes=told.nodes.names if told is not None else (),
-        failed_node=getattr(record, "failed_node", None) or "",
+        nodes=of.nodes.names if of is not None else (),
+        failed_node=getattr(of, "failed_node", None) or "",
     )
     ended = Ended(job.state, job.exit_code, job.signal)
-    finding = classify(logs, ended, site_rules()) if logs else None
-    return judge(finding, word, ()), tuple(read)
+    finding = classify(logs, ended, site_rules()) if logs else Finding(NO_SIGNATURE)
+    finding = msgspec.structs.replace(finding, unseen=(*finding.unseen, *unseen))
+    return judge(finding, word, _node_words(told)), tuple(log.name for log in logs)
 
 
-def _paths(live: Job | None, record: AccountingRecord | None, job: JobSummary) -> list[str]:
+def _node_words(told: Finding | None) -> list[NodeWord]:
+    """What the nodes saw, out of the service's verdict: it counts beside the logs that were read here, too."""
+    from prolog_epilog.failures.judge import NodeKind, NodeWord
+
+    return [
+        NodeWord(one.node, one.what, one.text, one.at)  # type: ignore[arg-type]
+        for one in (told.evidence if told is not None else ())
+        if one.source == "root" and one.what in get_args(NodeKind)
+    ]
+
+
+def _logs(paths: Sequence[str], job: JobSummary) -> tuple[list[LogText], list[str]]:
+    """The logs that are this job's still, and what was not read: a later run may write to the same file."""
+    from prolog_epilog.failures.reading import Unseen, read_log
+
+    logs: list[LogText] = []
+    unseen: list[str] = []
+    for path in paths:
+        found = read_log(path)
+        if isinstance(found, Unseen):
+            unseen.append(str(found))
+        elif job.started is not None and found.base < job.started - _ASIDE:
+            unseen.append(f"{path} was last written to before this job began")
+        elif job.ended is not None and found.base > job.ended + _ASIDE:
+            late = span(found.base - job.ended)
+            unseen.append(
+                f"{path} was changed {late} after the end, maybe by another run: gsub why --log reads it"
+            )
+        else:
+            logs.append(found)
+    return logs, unseen
+
+
+def _paths(told: Job | AccountingRecord | None, job: JobSummary) -> list[str]:
     """Its output files, absolute; Slurm's default name where nobody says."""
-    told = live or record
     paths = [path for path in (getattr(told, "stdout", None), getattr(told, "stderr", None)) if path]
     if not paths and job.work_dir and job.array_task_id is not None:
         paths = [f"slurm-{job.array_job_id}_{job.array_task_id}.out"]

@@ -13,7 +13,7 @@ import msgspec
 from gsub.term import one_line
 from gsub.waiting import Wait
 from gsub.why_log import certainty, where
-from profiler.answers import DecisionAnswer, JobSummary, Similar, Usage, Verdict
+from profiler.answers import DecisionAnswer, JobSummary, Similar, Usage, Verdict, VerdictAnswer
 from profiler.receipt import ENDED, headline, receipt
 from profiler.wording import shown_id, span
 from prolog_epilog.failures.taxonomy import NO_SIGNATURE, NONE, REASONS
@@ -47,8 +47,9 @@ class Task:
 class Known:
     """What could be found out about a job. `own`: what its logs say to this user here; `read` are those logs.
 
-    `verdict` is the service's. `troubles` says what could not be asked. `tasks` are the failed ones of an array,
-    `more` how many of them were not looked at.
+    `verdict` is the service's; `unsettled`: it has only just ended, and the reason may still become another one.
+    `earlier` is of the attempt before, if the job was requeued since. `troubles` says what could not be asked. `tasks`
+    are the failed ones of an array, `more` how many of them were not looked at.
     """
 
     job: JobSummary
@@ -60,6 +61,8 @@ class Known:
     usage: Usage | None = None
     own: Finding | None = None
     read: tuple[str, ...] = ()
+    unsettled: bool = False
+    earlier: VerdictAnswer | None = None
     troubles: tuple[str, ...] = ()
     tasks: tuple[Task, ...] = ()
     more: int = 0
@@ -88,6 +91,7 @@ def lines(known: Known) -> Iterator[str]:
         if known.wait.advice:
             yield from _labelled("try", known.wait.advice)
     yield from _why(known)
+    yield from _earlier(known.earlier)
     if known.tasks:
         yield from _array(known)
     yield from _decided(known.decision)
@@ -114,21 +118,14 @@ def _when(known: Known) -> Iterator[str]:
 
 
 def _why(known: Known) -> Iterator[str]:
-    finding, job = known.finding, known.job
-    over = job.state in ENDED or (job.state is None and job.ended is not None)
+    finding = known.finding
     if finding is None:
-        if over and job.state != "COMPLETED" and not known.tasks:
-            yield from _labelled(
-                "why", "nothing is known that says why (no log was seen, and Slurm does not say)"
-            )
         return
-    if finding.reason == NONE:
-        yield from _labelled("why", "it ended well: there is no failure to explain")
-    elif finding.reason == NO_SIGNATURE:
-        yield from _labelled("why", "nothing that is known says why it failed (no_signature)")
-    else:
-        about = REASONS[finding.reason].about if finding.reason in REASONS else ""
-        yield from _labelled("why", f"{finding.reason}, {certainty(finding)}: {about}")
+    if known.unsettled:
+        yield from _labelled("why", "not known yet: it has only just ended; ask again in a minute")
+        if finding.reason in (NONE, NO_SIGNATURE):
+            return
+    yield from _labelled("so far" if known.unsettled else "why", _sentence(finding, known.job))
     for one in finding.evidence[:_LINES]:
         yield from _labelled("", f"{where(one)}{one.text}")
     if finding.rank is not None or finding.node:
@@ -150,6 +147,32 @@ def _why(known: Known) -> Iterator[str]:
         yield from _labelled("note", remark)
     for gap in finding.unseen:
         yield from _labelled("not seen", gap)
+
+
+def _sentence(finding: Finding, job: JobSummary) -> str:
+    if finding.reason == NONE and job.state is None:
+        return "its log ends well; Slurm has not said how it ended"
+    if finding.reason == NONE:
+        return "it ended well: there is no failure to explain"
+    if finding.reason == NO_SIGNATURE:
+        return "nothing that is known says why it failed (no_signature)"
+    about = REASONS[finding.reason].about if finding.reason in REASONS else ""
+    return f"{finding.reason}, {certainty(finding)}: {about}"
+
+
+def _earlier(answer: VerdictAnswer | None) -> Iterator[str]:
+    """The attempt before this one."""
+    if answer is None:
+        return
+    yield from _labelled("earlier", headline(answer.job))
+    if answer.verdict is None:
+        return
+    finding = answer.verdict.finding
+    yield from _labelled("", _sentence(finding, answer.job))
+    for one in finding.evidence[:1]:
+        yield from _labelled("", f"{where(one)}{one.text}")
+    if finding.advice:
+        yield from _labelled("try", finding.advice)
 
 
 def _before(known: Known) -> Iterator[str]:
@@ -232,6 +255,7 @@ def _dicts(value: object) -> Sequence[dict[str, Any]]:
 def facts(known: Known) -> dict[str, Any]:
     """All of it for `--json`."""
     finding = known.finding
+    reason = finding.reason if finding is not None and not known.unsettled else None
     return {
         "job": _plain(known.job),
         "id": shown_id(known.job),
@@ -243,12 +267,14 @@ def facts(known: Known) -> dict[str, Any]:
             "facts": list(known.wait.facts),
             "advice": known.wait.advice or None,
         },
-        "reason": finding.reason if finding is not None else None,
+        "reason": reason,
+        "settled": not known.unsettled,
         "confidence": round(finding.confidence, 3) if finding is not None else None,
         "finding": _plain(finding),
         "by": None if finding is None else "here" if finding is known.own else "service",
         "read": list(known.read),
         "similar": _plain(known.similar),
+        "earlier": _plain(known.earlier),
         "decision": known.decision.decision if known.decision is not None else None,
         "usage": _plain(known.usage),
         "tasks": [

@@ -19,7 +19,7 @@ from prolog_epilog.failures.exits import exit_words, reason_of_exit, signal_of
 from prolog_epilog.failures.taxonomy import NO_SIGNATURE, NONE
 from prolog_epilog.health.xids import XIDS
 
-__all__ = ["HARDWARE_XIDS", "PLAIN", "PROGRAM_XIDS", "NodeKind", "NodeWord", "SlurmWord", "judge"]
+__all__ = ["HARDWARE_XIDS", "PLAIN", "PROGRAM_XIDS", "NodeKind", "NodeWord", "SlurmWord", "judge", "stands"]
 
 NodeKind: TypeAlias = Literal["xid", "ecc", "oom", "health", "gpu_lost", "throttle", "stuck"]
 
@@ -69,6 +69,8 @@ _OF_THE_GPU: Final = frozenset(
      "invalid_memory_access", "traceback", "rendezvous_failure", NO_SIGNATURE, NONE}
 )  # fmt: skip
 """What a broken GPU looks like to a program."""
+_OF_MEMORY: Final = _LOST_PEER | {NO_SIGNATURE, NONE, "core_dump", "traceback"}
+"""What a process that the kernel killed for memory looks like to the others."""
 _XID: Final = re.compile(r"\bXid\D{0,40}?(?:\(PCI:[^)]*\):? ?)?(\d{1,3})\b|\bxid[ =:]*(\d{1,3})\b")
 _CORRECTED: Final = re.compile(r"(?i)(?<!un)(?:corrected|correctable)")
 
@@ -234,7 +236,7 @@ def _by_nodes(verdict: Finding, slurm: SlurmWord, nodes: Sequence[NodeWord]) -> 
     broken = [word for word in ordered if _is_broken(word)]
     if broken and _gives_way(verdict, _OF_THE_GPU):
         return _rooted(verdict, "gpu_hardware", broken)
-    if killed and _gives_way(verdict, _LOST_PEER | {NO_SIGNATURE, NONE, "core_dump", "traceback"}):
+    if killed and _gives_way(verdict, _OF_MEMORY):
         return _rooted(verdict, "cpu_oom", killed)
     return verdict
 
@@ -247,6 +249,11 @@ def _gives_way(verdict: Finding, reasons: frozenset[str]) -> bool:
         # A good end that Slurm confirms is not taken back.
         return not (verdict.reason == NONE and verdict.confidence >= PLAIN)
     return verdict.tier in ("implicit", "cascade")
+
+
+def stands(verdict: Finding) -> bool:
+    """Whether a verdict on logs and Slurm's word stays, whatever the nodes will yet tell."""
+    return not _gives_way(verdict, _OF_THE_GPU | _OF_MEMORY)
 
 
 def _is_broken(word: NodeWord) -> bool:

@@ -67,19 +67,21 @@ class FakeService:
     decided: dict[str, object] | None = None
     runs: tuple[JobSummary, ...] = ()
     error: UserError | None = None
+    asked: int = 0
 
     def verdict(self, job: str, restarts: int | None = None) -> VerdictAnswer:
+        self.asked += 1
         if self.error:
             raise self.error
-        if job not in self.answers:
+        if job not in self.answers or restarts not in (None, self.answers[job].job.restarts):
             raise NoRecordError("there is no such job")
         return self.answers[job]
 
     def decision(self, job: str) -> DecisionAnswer:
         return DecisionAnswer(self.verdict(job).job, self.decided)
 
-    def usage(self, job: str) -> Usage:
-        return Usage(self.verdict(job).job, ())
+    def usage(self, job: str, restarts: int) -> Usage:
+        return Usage(self.verdict(job, restarts).job, ())
 
     def jobs(self, **_: object) -> Jobs:
         return Jobs(self.runs)
@@ -91,6 +93,15 @@ def a_job(state: JobState = JobState.FAILED, **more: object) -> Job:
         "start": AGO, "end": NOW, "submitted": AGO, "exit": ExitStatus(1, 0),
     }  # fmt: skip
     return Job(**(known | more))  # type: ignore[arg-type]
+
+
+def a_log(
+    path: Path, text: str = "ModuleNotFoundError: No module named 'einops'\n", at: datetime = NOW
+) -> str:
+    """A log that was last written to at that time."""
+    path.write_text(text)
+    os.utime(path, (at.timestamp(), at.timestamp()))
+    return str(path)
 
 
 def summary(job: int = 7, state: str = "FAILED", **more: object) -> JobSummary:
@@ -164,17 +175,15 @@ def test_a_job_that_waits(ask) -> None:
 
 
 def test_without_service_its_log_is_read_as_its_user(ask, tmp_path: Path) -> None:
-    log = tmp_path / "slurm-7.out"
-    log.write_text(
-        "Traceback (most recent call last):\n  File 'a'\nModuleNotFoundError: No module named 'einops'\n"
-    )
-    page = "\n".join(ask(FakeSlurm([a_job(stdout=str(log))])))
+    text = "Traceback (most recent call last):\n  File 'a'\nModuleNotFoundError: No module named 'einops'\n"
+    log = a_log(tmp_path / "slurm-7.out", text)
+    page = "\n".join(ask(FakeSlurm([a_job(stdout=log)])))
     assert "import_error" in page and "slurm-7.out:3: ModuleNotFoundError" in page
     assert "not known  what gsub's service keeps: there is no site file" in page
 
 
 def test_the_default_name_is_tried_where_slurm_has_forgotten_the_job(ask, tmp_path: Path) -> None:
-    (tmp_path / "slurm-40_3.out").write_text("ModuleNotFoundError: No module named 'einops'\n")
+    a_log(tmp_path / "slurm-40_3.out")
     row = AccountingRecord(
         id=43, name="train", user="ada", uid=os.geteuid(), state=JobState.FAILED, array_job_id=40, array_task_id=3,
         work_dir=str(tmp_path), start=AGO, end=NOW, exit=ExitStatus(2, 0),
@@ -184,18 +193,78 @@ def test_the_default_name_is_tried_where_slurm_has_forgotten_the_job(ask, tmp_pa
 
 
 def test_the_nodes_blindness_is_made_up_for(ask, tmp_path: Path) -> None:
-    log = tmp_path / "out"
-    log.write_text("ModuleNotFoundError: No module named 'einops'\n")
+    log = a_log(tmp_path / "out")
     blind = Finding("no_signature", 0.5, unseen=("/home/ada/out may not be read",))
-    page = "\n".join(ask(FakeSlurm([a_job(stdout=str(log))]), FakeService({"7": answer(blind)})))
+    page = "\n".join(ask(FakeSlurm([a_job(stdout=log)]), FakeService({"7": answer(blind)})))
     assert "import_error" in page and "may not be read" not in page
 
 
+def test_what_the_nodes_saw_counts_beside_a_log_that_is_read_here(ask, tmp_path: Path) -> None:
+    log = a_log(tmp_path / "out", "RuntimeError: CUDA error: unspecified launch failure\n")
+    seen = Evidence("GPU 1: Xid 79 (GPU has fallen off the bus)", node="n2", what="xid", source="root")
+    half = Finding("gpu_hardware", 0.9, "explicit", (seen,), unseen=("/home/ada/out may not be read",))
+    page = "\n".join(ask(FakeSlurm([a_job(stdout=log)]), FakeService({"7": answer(half)})))
+    assert "why        gpu_hardware, surely" in page and "Xid 79" in page
+
+
 def test_anothers_log_is_not_looked_at(ask, tmp_path: Path) -> None:
-    log = tmp_path / "out"
-    log.write_text("ModuleNotFoundError: No module named 'einops'\n")
-    page = "\n".join(ask(FakeSlurm([a_job(stdout=str(log), uid=os.geteuid() + 1)]), FakeService()))
-    assert "import_error" not in page and "nothing is known that says why" in page
+    others = {"stdout": a_log(tmp_path / "out"), "uid": os.geteuid() + 1, "end": AGO, "start": AGO}
+    page = "\n".join(ask(FakeSlurm([a_job(**others)]), FakeService()))
+    assert "import_error" not in page and "nothing that is known says why it failed" in page
+    assert "not seen   its logs, which are another user's" in page
+    page = "\n".join(ask(FakeSlurm([a_job(JobState.TIMEOUT, **others)]), FakeService()))
+    assert "why        time_limit, surely" in page, "Slurm does say"
+
+
+@pytest.mark.parametrize(
+    ("at", "says"),
+    [
+        (AGO - timedelta(hours=1), "was last written to before this job began"),
+        (NOW + timedelta(hours=1), "was changed 1 h after the end, maybe by another run"),
+    ],
+)
+def test_a_log_of_another_run_by_the_same_name_is_not_this_ones(
+    ask, tmp_path: Path, at: datetime, says: str
+) -> None:
+    page = "\n".join(ask(FakeSlurm([a_job(stdout=a_log(tmp_path / "train.out", at=at))])))
+    assert "import_error" not in page and f"train.out {says}" in page
+
+
+def test_a_reason_that_may_change_is_not_told_as_known(ask, tmp_path: Path) -> None:
+    """The service has not judged a job that ended a moment ago."""
+    fresh = FakeService({"7": answer(None)})
+    known = ask(FakeSlurm([a_job(stdout=a_log(tmp_path / "plain"))]), fresh)
+    assert "  why        import_error, surely: a Python module or name cannot be imported" in known
+    log = a_log(tmp_path / "vague", "RuntimeError: CUDA error: unspecified launch failure\n")
+    page = "\n".join(ask(FakeSlurm([a_job(stdout=log)]), fresh))
+    assert "why        not known yet: it has only just ended" in page and "so far     cuda_failure" in page
+    page = "\n".join(ask(FakeSlurm([a_job(stdout=a_log(tmp_path / "empty", ""))]), fresh))
+    assert "why        not known yet" in page and "so far" not in page and "no_signature" not in page
+    page = "\n".join(ask(FakeSlurm([a_job(stdout=log)])))
+    assert "why        cuda_failure" in page, "there is no service to say more"
+    os.utime(log, (AGO.timestamp(), AGO.timestamp()))
+    page = "\n".join(ask(FakeSlurm([a_job(stdout=log, start=AGO, end=AGO)]), FakeService()))
+    assert "why        cuda_failure" in page, "it ended five minutes ago"
+
+
+def test_a_requeued_job_is_not_said_to_have_failed(ask) -> None:
+    waits = a_job(
+        JobState.PENDING, restarts=1, reason="BeginTime", start=None, end=None, exit=ExitStatus(0, 0)
+    )
+    page = ask(FakeSlurm([waits]), FakeService({"7": answer()}))
+    assert page[0] == 'job 7 "train" (restart 1): PENDING, BeginTime'
+    assert '  earlier    7 "train" on n[1-2]: FAILED after 5 min, exit code 1' in page
+    assert any("import_error, surely" in line for line in page) and not any("  why " in line for line in page)
+
+
+def test_of_a_heterogeneous_job_the_component_that_failed_is_told(ask) -> None:
+    parts = [
+        a_job(JobState.COMPLETED, id=7, het_job_id=7, het_offset=0, exit=ExitStatus(0, 0)),
+        a_job(id=8, het_job_id=7, het_offset=1),
+    ]
+    known = {"7": VerdictAnswer(summary(state="COMPLETED")), "8": answer(job=8, het_job_id=7, het_offset=1)}
+    page = ask(FakeSlurm(parts), FakeService(known))
+    assert page[0].startswith('job 7+1 "train"') and any("import_error, surely" in line for line in page)
 
 
 def test_the_failed_tasks_of_an_array_by_reason(ask) -> None:
@@ -213,6 +282,23 @@ def test_the_failed_tasks_of_an_array_by_reason(ask) -> None:
     page = "\n".join(ask(FakeSlurm(tasks), FakeService(known), "40"))
     assert "2 x import_error: 40_2, 40_4" in page
     assert "1 x no_space: 40_0" in page and "1 x not known (FAILED): 40_6" in page
+
+
+def test_tasks_that_slurmctld_has_forgotten_count(ask) -> None:
+    """Of a long array those that failed first, and have been purged, are in slurmdbd alone."""
+    runs = a_job(JobState.RUNNING, id=49, array_job_id=40, array_task_id=9)
+    old = AccountingRecord(
+        id=41, name="train", user="ada", state=JobState.FAILED, array_job_id=40, array_task_id=1, start=AGO, end=AGO
+    )  # fmt: skip
+    page = "\n".join(ask(FakeSlurm([runs], [old]), FakeService({"40_1": answer(job=41)}), "40"))
+    assert "1 x import_error: 40_1" in page
+
+
+def test_a_service_that_is_silent_is_waited_for_once(ask) -> None:
+    tasks = [a_job(id=40 + n, array_job_id=40, array_task_id=n) for n in range(8)]
+    service = FakeService(error=UserError("the gsub service at http://c:1 does not answer"))
+    page = "\n".join(ask(FakeSlurm(tasks), service, "40"))
+    assert service.asked == 1 and "8 x not known (FAILED)" in page
 
 
 def test_a_run_that_ended_well_has_no_reason(ask) -> None:
