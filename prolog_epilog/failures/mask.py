@@ -73,7 +73,10 @@ _RULES: Final = (
     _rule("hf_|api_org_", r"\b(?P<kept>hf_|api_org_)[A-Za-z0-9]{16,}"),
     _rule("gh|github_pat_", r"\b(?P<kept>gh[oprsu]_|github_pat_)[A-Za-z0-9_]{16,}"),
     _rule("gl", r"\b(?P<kept>gl(?:pat|dt|rt|cbt|ptt|ft|soat|agent|oas)-)[A-Za-z0-9_.\-]{16,}"),
-    _rule("sk-", r"\b(?P<kept>sk-(?:ant-|proj-|or-|svcacct-|admin-)?)(?=[A-Za-z_\-]*\d)[A-Za-z0-9_\-]{20,}"),
+    _rule(
+        "sk-",
+        r"\b(?P<kept>sk-(?:ant-|proj-|or-|svcacct-|admin-)?)(?=[A-Za-z_\-]{0,200}\d)[A-Za-z0-9_\-]{20,}",
+    ),
     _rule("k_live_|k_test_", r"\b(?P<kept>[rsp]k_(?:live|test)_)[A-Za-z0-9]{12,}"),
     _rule("akia|asia|aroa|aida", r"\b(?P<kept>AKIA|ASIA|AROA|AIDA)[A-Z0-9]{12,}\b"),
     _rule("xox|xapp-", r"\b(?P<kept>xox[a-z]-|xapp-)[A-Za-z0-9\-]{10,}"),
@@ -86,8 +89,11 @@ _RULES: Final = (
     _rule(
         "r8_|gsk_|pplx-|dop_v1_|dapi|tgp_v1_|lsv2_|cpl_|shpat_|age-secret-key-",
         r"\b(?P<kept>r8_|gsk_|pplx-|dop_v1_|dapi|tgp_v1_|lsv2_(?:pt|sk)_|shpat_|AGE-SECRET-KEY-1)"
-        r"(?=[A-Za-z_\-]*\d)[A-Za-z0-9_\-]{24,}",
+        r"(?=[A-Za-z_\-]{0,200}\d)[A-Za-z0-9_\-]{24,}",
     ),
+    _rule("hvs.|hvb.|hvr.", r"\b(?P<kept>hv[sbr]\.)[A-Za-z0-9_\-]{20,}"),
+    _rule("sg.", r"\b(?P<kept>SG\.)[A-Za-z0-9_\-]{16,64}\.[A-Za-z0-9_\-]{16,}"),
+    _rule("/bot", r"(?P<kept>/bot\d{6,12}:)[A-Za-z0-9_\-]{30,}"),
     _rule("eyj", r"\b(?P<kept>eyJ)[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}(?:\.[A-Za-z0-9_\-]*)*"),
     _rule("://", r"(?P<kept>://[^/\s:@'\"]{0,100}:)(?!\*{4}@)[^/\s'\"]{1,300}(?P<end>@)", _KEPT + r"\g<end>"),
     _rule("://", r"(?P<kept>://)(?=[^/\s:@]*\d)[^/\s:@'\"*]{16,300}(?P<end>@)", _KEPT + r"\g<end>"),
@@ -100,12 +106,35 @@ _RULES: Final = (
     _rule("basic", r"(?P<kept>\b[Bb]asic\s{1,3})(?=[A-Za-z+/]{0,200}[\d=])[A-Za-z0-9+/]{8,}={0,2}"),
     _rule("=", r"(?i)(?P<kept>[?&;](?:" + _QUERY + r")=)(?!\*{4}|\$)[^&\s'\"#;]{4,}"),
     _rule("password", r"(?P<kept>\blogin\s+\S{1,100}\s+password\s+)(?!\*{4})\S+"),
+    _rule(  # the value alone in quotes: Invalid password 'x' for user
+        "pass", r"(?P<kept>\b[Pp]ass(?:word|phrase) (?:is )?(?P<q>['\"]))(?!\*{4}['\"])(?:(?!(?P=q)).){2,200}"
+    ),
+    _rule("mysql", r"(?P<kept>\bmysql\w{0,10}\s(?:[^\n]{0,200}?\s)?-p)(?!\*{4})[^\s'\"]+"),
+    _rule(
+        "login",
+        r"(?P<kept>\b(?:docker|podman|apptainer|singularity|nerdctl|helm|skopeo|az|oc)\s[^\n]{0,100}?\blogin\s"
+        r"(?:[^\n]{0,200}?\s)?(?:-p|--password)[ =]['\"]?)(?!\*{4})[^\s'\"]+",
+    ),
     _rule("sshpass", r"(?P<kept>\bsshpass\s+-p\s?)(?!\*{4})(?:'[^']*'|\"[^\"]*\"|\S+)"),
     _rule("curl", r"(?P<kept>\bcurl\s.{0,300}?(?:-u|--user)[ =]?['\"]?[^\s:'\"]{1,100}:)(?!\*{4})[^\s'\"]+"),
     _rule(
         "key|login",
-        r"(?i)(?P<kept>(?:\bapi[ _-]?key|\bwandb[\w ._-]{0,60}?(?:key|login(?: --\w+)*)|[\"']key[\"'])\W{1,4})"
-        r"[0-9a-f]{32,86}\b",
+        r"(?i)(?P<kept>(?:\bapi[ _-]?key|\bwandb[\w .:(_-]{0,60}?(?:key|login(?: --\w{1,20}){0,4})"
+        r"|[\"']key[\"'])\W{1,4})[0-9a-f]{32,86}\b",
+    ),
+    _rule(  # of an environment: a program's own names are in small letters (forward_pass, sort_key)
+        "pass|pw",
+        r"(?P<kept>\b[A-Z][A-Z0-9_]{0,60}_(?:PASS|PW)['\"]?\s{0,3}[:=]\s{0,3}['\"]?)(?!\*{4})"
+        + _NOTHING
+        + r"(?=[^\s'\"]{0,200}[A-Za-z])[^\s'\"]{2,400}",
+    ),
+    _rule(
+        "_key",
+        r"(?P<kept>\b[A-Z][A-Z0-9_]{0,60}_KEY['\"]?\s{0,3}[:=]\s{0,3}['\"]?)(?!\*{4}|https?://|/)"
+        + _NOTHING
+        + r"(?:"
+        + _SECRETLIKE
+        + r")",
     ),
     _rule(  # 'password': 'two words', "api_key": "..."
         "pass|pwd|secret|key|signature|netrc|phrase",

@@ -63,6 +63,25 @@ SECRETS = [  # the line, what must be gone, what must be left
     ("https://api/v1?access_token=abcd1234 failed", "abcd1234", "access_token=**** failed"),
     ("AccountName=a;AccountKey=abcd1234==;EndpointSuffix=core", "abcd1234", "AccountName=a"),
     ("-----BEGIN OPENSSH PRIVATE KEY-----b3BlbnNzaC1rZXk", "b3Blbn", "OPENSSH PRIVATE KEY"),
+    (f"wandb: Currently logged in with key {HEX40}", HEX40, "with key ****"),
+    (f"wandb.login(key='{HEX40}')", HEX40, "wandb.login(key='****')"),
+    (f"KAGGLE_KEY={HEX32}", HEX32, "KAGGLE_KEY=****"),
+    (
+        "environ({'HOME': '/home/ada', 'DB_PASS': 'tr0ub4dor', 'X': '1'})",
+        "tr0ub4dor",
+        "'DB_PASS': '****', 'X'",
+    ),
+    ("REDIS_PW: tr0ub4dor", "tr0ub4dor", "REDIS_PW: ****"),
+    ("mysql -u root -pletmein1 runs", "letmein1", "-p**** runs"),
+    ("docker login -u ada -p s3cretpw nvcr.io", "s3cretpw", "-p **** nvcr.io"),
+    ("Invalid password 'hunter2' for user ada", "hunter2", "password '****' for user ada"),
+    (f"vault: hvs.{ALNUM} has expired", ALNUM, "hvs.**** has expired"),
+    (f"SENDGRID SG.{ALNUM[:22]}.{ALNUM}", ALNUM[:22], "SG.****"),
+    (
+        f"POST https://api.telegram.org/bot123456789:AA{ALNUM[:33]}/sendMessage",
+        ALNUM[:30],
+        "/bot123456789:****/send",
+    ),
 ]
 
 PLAIN = [
@@ -92,6 +111,8 @@ PLAIN = [
     "step 10 | loss 2.3 | tok/s: 12345 | tokens/s=1.2e5",
     "NCCL WARN [Proxy] Call to connect from 10.0.0.1<43210> failed",
     "x = {'author': 'ada', 'keyboard': 'de'}",
+    "forward_pass: 12.3ms backward_pass=0.31 FORWARD_PASS=12 SORT_KEY=loss",
+    "mysql -h db -P 3306 runs; Forgotten password is a question of its own",
 ]
 
 
@@ -131,6 +152,14 @@ _PIECES = st.sampled_from(
         "-----END PRIVATE KEY-----",
         "curl -u ",
         "sshpass -p ",
+        "mysql -p",
+        "docker login -p ",
+        "DB_PASS=",
+        "X_KEY=",
+        "password is '",
+        "hvs.",
+        "SG.",
+        "wandb.login(key=",
         HEX32,
         ALNUM,
         "hunter2",
@@ -167,6 +196,12 @@ def test_a_token_is_found_wherever_it_stands(token, before, after):
         "wandb  key ",
         "login a password",
         "?sig=",
+        "sk-",
+        "r8_",
+        "mysql -p ",
+        "docker login ",
+        "A_KEY=",
+        "wandb login --a",
     ],
 )
 def test_no_line_takes_long(bait):
