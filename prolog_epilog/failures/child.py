@@ -83,7 +83,8 @@ class Reader:
         self._until = time.monotonic() + _SECONDS
         around = Surroundings(asked.uid, asked.ids, asked.since)
         folders, named = self._read_own()
-        others = [path for path in named if around.counts(path)]
+        # what cannot be said in a finding is not read
+        others = [path for path in named if path.isprintable() and around.counts(path)]
         for folder in folders:
             others += around.below(folder)
         for path in asked.files:
@@ -122,7 +123,7 @@ class Reader:
             return None
         try:
             state = Path(path).stat()
-        except OSError:
+        except (OSError, ValueError):
             pass  # `read_log` says why
         else:
             if (key := (state.st_dev, state.st_ino)) in self._files:

@@ -30,11 +30,12 @@ from prolog_epilog.failures.naming import Namer
 from prolog_epilog.failures.signature import Rules, load
 from prolog_epilog.failures.signs import Case, Counter, Mark, Sign, counter
 from prolog_epilog.failures.taxonomy import NO_SIGNATURE
-from prolog_epilog.failures.text import Line, LogText
+from prolog_epilog.failures.text import Line, LogText, decoded
 
 __all__ = ["Ended", "case_of", "classify", "fingerprint"]
 
 _TEXT: Final = 600
+_LEAD: Final = 200  # characters of a long line that are quoted before the words that decided, and of those
 _BEFORE, _BEHIND, _MOST = 200, 400, 4000
 """Lines around a sign, and in all, in which counts are looked for."""
 _SIGNS: Final = 1000
@@ -149,7 +150,12 @@ def _sign_of(number: int, hit: Hit) -> Sign:
         at=line.time,
         rank=line.rank,
         node=line.node,
+        words=_words(hit) if len(line.text) > _TEXT else "",
     )
+
+
+def _words(hit: Hit) -> str:
+    return decoded(hit.text.data[hit.start : min(hit.end, hit.start + _LEAD)])
 
 
 def _sign_of_row(number: int, row: elastic.ChildFailure) -> Sign | None:
@@ -279,7 +285,7 @@ def _evidence(log: LogText, line: Line, sign: Sign | None = None) -> Evidence:
     at = line.time if sign is None or sign.at is None else sign.at
     written = elastic.error_file(log.data) is not None  # JSON: its lines are those of the traceback in it
     return Evidence(
-        mask(line.text.strip())[:_TEXT],
+        _excerpt(mask(line.text.strip()), sign.words if sign is not None else ""),
         log.name[:4096],
         None if written else line.number,
         None if written or line.number is not None else line.from_end,
@@ -288,6 +294,17 @@ def _evidence(log: LogText, line: Line, sign: Sign | None = None) -> Evidence:
         at if at is not None and 0 <= at < 4e9 else None,
         "error file" if written else "log",
     )
+
+
+def _excerpt(masked: str, words: str) -> str:
+    """What of a line is quoted: its beginning, or of a long one the words that decided and a little before them.
+
+    Masked before it is cut: what is left of a secret without its name is not known for one.
+    """
+    at = masked.find(words) if words and len(masked) > _TEXT else 0
+    if at + min(len(words), _LEAD) <= _TEXT:
+        return masked[:_TEXT]
+    return f"…{masked[at - _LEAD : at - _LEAD + _TEXT - 1]}"
 
 
 def _where(case: Case, sign: Sign) -> tuple[int | None, str]:

@@ -36,7 +36,7 @@ class Sign:
     `log` is the number of its log, `first` the index of the first line of what it ends (a traceback's head), `fatal`
     whether it ended its process (an exception that nothing caught), `chain` its traceback's number (-1: none), `mild`
     whether its line was logged as a warning or less, `tidying` whether its stack is of clean-up. `at` is the time in
-    seconds, of this line or of one before it.
+    seconds, of this line or of one before it. `words` is what of a long line the rule matched, "" of one that is not.
     """
 
     name: str
@@ -55,6 +55,7 @@ class Sign:
     at: float | None = None
     rank: int | None = None
     node: str = ""
+    words: str = ""
 
     @property
     def index(self) -> int:

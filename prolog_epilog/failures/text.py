@@ -194,6 +194,9 @@ class LogText:
         start, end = self.bounds_at(position)
         if end - start <= MAX_LINE:
             return self.line(index)
+        if start > 0 and self.data[start - 1 : start] != b"\n":
+            # what stands before the first space was cut: half a word, or a secret without its name
+            start = max(start, self.data.find(b" ", start, position) + 1)
         return self._made(index, start, end)
 
     def line(self, index: int) -> Line:

@@ -81,6 +81,23 @@ def test_secrets_are_masked():
     assert "abcdefghij" not in text
 
 
+def test_of_a_long_line_the_words_that_decided_are_quoted():
+    """And nothing of a secret whose name lies before what is looked at."""
+    secret, words = "Zq8Lk2Xw9Vn4" * 1000, "CUDA out of memory. Tried to allocate 2.00 GiB"
+    line = (
+        "{"
+        + "'A': 'aa', " * 2000
+        + f"'HF_TOKEN': '{secret}', 'ERROR': '{words}', "
+        + "'A': 'aa', " * 2000
+        + "}\n"
+    )
+    found = classify([log(line)])
+    assert found.reason == "gpu_oom"
+    assert words in found.evidence[0].text
+    assert secret[:12] not in found.evidence[0].text
+    assert len(found.evidence[0].text) <= 600
+
+
 class TestTraps:
     """Each is a classification that others got wrong (reference/anchors.md 4.1)."""
 

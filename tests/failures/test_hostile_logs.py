@@ -279,6 +279,9 @@ def test_bytes_that_are_no_text_do_not_stop_it(place: Path, ask: Ask) -> None:
         written(place / os.fsdecode(name), TRACEBACK)
     own = written(place / "slurm-17.out", b"\xff\xfe\xed\xa0\x80 \x00\n" + TRACEBACK.encode())
     assert ask(question(own)).finding.reason in ("import_error", "no_signature", "none")
+    named = written(place / os.fsdecode(b"error-\xff.json"), TRACEBACK)
+    written(own, b"epoch 1\n  error_file: " + os.fsencode(named) + b"\n")
+    assert not any("not classified" in each for each in ask(question(own)).finding.unseen)
 
 
 @contextmanager
