@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from gsub.render import count
 from gsub.term import one_line
 from gsub.waiting import Wait
 from gsub.why_log import certainty, where
@@ -182,9 +182,10 @@ def _before(known: Known) -> Iterator[str]:
     alike = "with the same evidence" if similar.by == "fingerprint" else "of this reason and job name"
     several = f"{similar.count} more failures" if similar.count > 1 else "one more failure"
     ago = span(max(0.0, known.now.timestamp() - similar.last_at))
-    text = f"{several} {alike} in {similar.days} days, the last {ago} ago (job {similar.last_job})"
+    within = f"in the {similar.days} days before or since"
+    text = f"{several} {alike} {within}, the last {ago} ago (job {similar.last_job})"
     if similar.passed_after:
-        text += f"; {similar.passed_after} runs of that name ended well since"
+        text += f"; {count(similar.passed_after, 'run')} of that name ended well since"
     else:
         text += "; no run of that name has ended well since"
     yield from _labelled("before", text)
@@ -286,4 +287,5 @@ def facts(known: Known) -> dict[str, Any]:
 
 
 def _plain(value: msgspec.Struct | None) -> Any:  # noqa: ANN401 - JSON
-    return None if value is None else json.loads(msgspec.json.encode(value))
+    # Not by its encoder, which refuses a name that is no UTF-8
+    return None if value is None else msgspec.to_builtins(value)

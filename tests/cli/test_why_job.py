@@ -145,7 +145,7 @@ def test_a_verdict_is_told_with_evidence_place_and_advice(ask) -> None:
     assert "first to fail: rank 3 on n2" in page and "told by its own logs" in page
     assert "  try        Install it." in page
     assert (
-        "2 more failures with the same evidence in 30 days, the last 5 min ago (job 5); "
+        "2 more failures with the same evidence in the 30 days before or since, the last 5 min ago (job 5); "
         "no run of that name has ended well since" in page
     )
 
@@ -326,6 +326,12 @@ def test_evil_words_do_not_reach_the_terminal(ask) -> None:
     evil = Finding("traceback", 0.5, "implicit", (Evidence("\x1b]0;x\x07boom\r\n", "/a\x1b[2J", 1),))
     page = "\n".join(ask(FakeSlurm([a_job(name="\x1b[31mevil")]), FakeService({"7": answer(evil)})))
     assert "\x1b" not in page and "\r" not in page and "boom" in page
+
+
+def test_a_name_that_is_no_utf8_is_told_all_the_same(ask, tmp_path: Path) -> None:
+    log = a_log(tmp_path / "train\udcff.out")
+    page = "\n".join(ask(FakeSlurm([a_job(name="train\udcff", stdout=log)])))
+    assert "import_error" in page and "\udcff" not in page
 
 
 # --- at the next submission -----------------------------------------------------------------------------------------
