@@ -86,17 +86,21 @@ def ask_slurm(job_id: int, *, deadline: float = _SLURM_DEADLINE) -> SlurmNames |
     if scontrol is None:
         return None
     try:
-        done = subprocess.run(
+        child = subprocess.Popen(
             [scontrol, "show", "job", str(job_id)],
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=deadline,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             start_new_session=True,
-            check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except OSError:
         return None
-    return _names_in(done.stdout[:_MOST_TEXT].decode("utf-8", "replace")) if done.returncode == 0 else None
+    try:
+        out, _ = child.communicate(timeout=deadline)
+    except subprocess.TimeoutExpired:
+        child.kill()  # and not waited for: it may sleep in a dead file system, and no log would be read any more
+        return None
+    return _names_in(out[:_MOST_TEXT].decode("utf-8", "replace")) if child.returncode == 0 else None
 
 
 def _names_in(text: str) -> SlurmNames:
