@@ -246,13 +246,13 @@ def _switches(job: Job, now: datetime) -> list[str]:
     text = f"it wants {count(job.switches, 'switch').replace('switchs', 'switches')} at most"
     if job.switches_wait is None:
         return [text]
+    text += f", and waits up to {duration(job.switches_wait)} for that, counted from Slurm's first try to start it"
     since = job.eligible or job.submitted
-    left = None if since is None else job.switches_wait - (now - since).total_seconds()
-    if left is None:
-        return [f"{text}, and waits up to {duration(job.switches_wait)} for that"]
-    if left <= 0:
-        return [f"{text}; that wait ({duration(job.switches_wait)}) is over, any will do now"]
-    return [f"{text}, and waits for that {duration(left)} more at most"]
+    if since is None:
+        return [text]
+    # When that first try was is not told: it was not before the job could start
+    left = job.switches_wait - (now - since).total_seconds()
+    return [f"{text}: over in {duration(left)} at the earliest" if left > 0 else f"{text}: that may be over"]
 
 
 def _at(moment: datetime) -> str:
