@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,10 +17,11 @@ import msgspec
 
 from profiler.answers import Problem
 from profiler.findings import Evidence
+from profiler.store import JobFacts, Store
 from slurm_plugins.service.keeper.server import listening, serve
 from tests.fuzz import words
 from tests.keeper.door import ADA, BOB, OPERATOR, Door, Got, batch, new_store
-from tests.store.records import ended, event, series, started, usage
+from tests.store.records import CLUSTER, T0, ended, event, judge_by_logs, series, started, usage
 from tests.store.records import found as finding
 
 SECRET = "wonderland"
@@ -34,8 +36,11 @@ _PATHS = (
         "/v1/jobs/1",
         "/v1/jobs/1/usage",
         "/v1/jobs/1/series",
+        "/v1/jobs/1/verdict",
         "/v1/jobs/1/verdicts",
+        "/v1/jobs/1/decision",
         "/v1/verdicts",
+        "/v1/reasons",
     ),
     *("/v1/nodes", "/v1/nodes/n1/events", "/v1/records", "/healthz", "/metrics", "/v1/openapi.json", "/"),
 )
@@ -51,12 +56,16 @@ _NAMES = (
     "cursor",
     "restarts",
     "node",
+    "reason",
+    "fingerprint",
 )
 _VALUES = (
     "1",
     "0",
     "100",
     "ada",
+    "gpu_oom",
+    "f-gpu_oom",
     "RUNNING",
     "1700000000",
     "../../etc/passwd",
@@ -190,6 +199,26 @@ async def _over_socket(asked: Asked, door: Door, port: int, random: Random) -> N
         raise WrongError(f"another user's job over a socket: {data[:2000]!r}")
 
 
+def _judge(store: Store) -> None:
+    """Have ada's job end badly, with a verdict and a decision."""
+    store.enrich(
+        [
+            JobFacts(
+                cluster=CLUSTER, job_id=1, restarts=0, state="FAILED", uid=ADA, user=SECRET, name=SECRET,
+                started=T0, ended=T0 + 3600, submitted=T0, gpus=2, final=True,
+            )
+        ]
+    )  # fmt: skip
+    assert len(judge_by_logs(store, time.time() + 60)) == 1
+    lines: list[dict[str, Any]] = [
+        {"kind": "decision", "decision": "d-1", "at": T0, "uid": ADA, "mode": SECRET},
+        {"kind": "job", "decision": "d-1", "at": T0 + 5, "job": 1},
+    ]
+    store.put_decisions(CLUSTER, lines)
+    for told in (store.verdict(CLUSTER, 1), store.decision(CLUSTER, 1)):
+        assert SECRET in repr(told), "there is something to be kept from others"
+
+
 async def _run(count: int, seed: int, folder: Path) -> Found:
     store = new_store(folder)
     door = Door(store)
@@ -208,6 +237,7 @@ async def _run(count: int, seed: int, folder: Path) -> Found:
             started(3, **told),
         )
         assert got.status == 200
+        _judge(store)
         for number in range(count):
             random = Random(f"{seed}:{number}")
             asked = request(random, door)
