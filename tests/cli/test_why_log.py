@@ -12,6 +12,7 @@ from gsub.cli import main
 from gsub.errors import UserError
 from gsub.why_log import _of_stream, ended_as
 from prolog_epilog.failures.reading import HEAD, TAIL
+from prolog_epilog.failures.taxonomy import REASONS
 
 IMPORT = """\
 Epoch 1: 10%|# | 1/10 [00:01<00:09, 1.0it/s]
@@ -187,3 +188,12 @@ def test_of_an_endless_pipe_two_ends_are_kept() -> None:
     assert len(text.data) <= HEAD + TAIL + (4 << 20)
     assert b"einops" in text.data[-200:]
     assert any("were not looked at" in gap for gap in text.unseen)
+
+
+def test_the_documents_have_each_reason_in_the_tables_words() -> None:
+    text = Path(__file__, "..", "..", "..", "docs", "why.md").resolve().read_text()
+    rows = [
+        line.split("|")[1:3] for line in text.splitlines() if line.startswith("| `") and line.count("|") == 4
+    ]
+    known = {name.strip(" `"): about.strip() for name, about in rows}
+    assert {name: known.get(name) for name in REASONS} == {name: row.about for name, row in REASONS.items()}
