@@ -41,6 +41,12 @@ _OF_THE_GPU: Final = frozenset(
 _TOLD_LATE: Final = frozenset(
     {"cpu_oom", "node_failure", "gpu_hardware", "time_limit", "preempted", "cancelled"}
 )
+_REFUSED: Final = frozenset({"permission_error", "no_space", "filesystem_error", "network_error"})
+"""Why a tool could not make or fetch a file..."""
+_LACKING: Final = frozenset({"missing_input", "output_error", "checkpoint_error"})
+"""...and what a program calls it that needs it next."""
+# not at a line's beginning: there stands who speaks
+_PATH: Final = re.compile(r"(?<=[\s'\"`(=:,\[])/[\w.@%+,=~-]{1,255}(?:/[\w.@%+,=~-]{1,255}){1,40}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +262,29 @@ def _consequences(case: Case) -> Case:
     return case.without(taken, "a task had ended badly before")
 
 
+def _lacking(case: Case) -> Case:
+    """What is not there, where a tool said before that it could not make or fetch it, is that trouble's doing."""
+    refused: set[tuple[int, str]] = set()
+    taken = []
+    for sign in sorted(case.signs, key=lambda sign: (sign.log, sign.index)):
+        if sign.tier != "explicit" or sign.reason not in _REFUSED | _LACKING:
+            continue
+        for path in (found.rstrip(".") for found in _PATH.findall(sign.line.text)):
+            if sign.reason in _REFUSED:
+                if sign.chain < 0:
+                    refused.add((sign.log, path))
+            elif any((sign.log, place) in refused for place in _places(path)):
+                taken.append(sign)
+                break
+    return case.without(taken, "what it misses could not be made or fetched before")
+
+
+def _places(path: str) -> list[str]:
+    """A path and the folders above it: "/a/b/c" lies in "/a/b"."""
+    parts = path.split("/")
+    return ["/".join(parts[:count]) for count in range(len(parts), 2, -1)]
+
+
 def _too_late(case: Case) -> Case:
     """What fails behind a watchdog's timeout does not explain it: the ranks were being taken down.
 
@@ -305,6 +334,11 @@ STEPS: Final = (
     Step("survived", "An error after which the same count goes on was survived.", _survived),
     Step(
         "consequence", "A step's cancellation behind a task that ended badly is a consequence.", _consequences
+    ),
+    Step(
+        "lacking",
+        "What could not be made or fetched before, and is missing now, is its consequence.",
+        _lacking,
     ),
     Step("too late", "What fails behind a watchdog's timeout does not explain it.", _too_late),
     Step("warning", "Warnings alone, where nothing failed, are no failure.", _warnings),

@@ -81,6 +81,27 @@ def test_secrets_are_masked():
     assert "abcdefghij" not in text
 
 
+NOT_MADE = """Traceback (most recent call last):
+  File "/work/u/train.py", line 20, in <module>
+    with open(os.path.join(args.out, "args.json"), "w") as f:
+FileNotFoundError: [Errno 2] No such file or directory: '/project/exp7/args.json'
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ("mkdir: cannot create directory '/project/exp7': Permission denied\n", "permission_error"),
+        ("cp: error writing '/project/exp7/args.json': No space left on device\n", "no_space"),
+        ("mkdir: cannot create directory '/project/exp70': Permission denied\n", "output_error"),
+        ("mkdir: cannot create directory '/project': Permission denied\n", "output_error"),
+        ("/project/exp7: line 3: /opt/init.sh: Permission denied\n", "output_error"),
+    ],
+)
+def test_what_could_not_be_made_before_is_why_it_is_missing(before, expected):
+    assert reason(before + NOT_MADE) == expected
+
+
 def test_of_a_long_line_the_words_that_decided_are_quoted():
     """And nothing of a secret whose name lies before what is looked at."""
     secret, words = "Zq8Lk2Xw9Vn4" * 1000, "CUDA out of memory. Tried to allocate 2.00 GiB"
