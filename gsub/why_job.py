@@ -288,7 +288,8 @@ def _unsettled(
         return False
     if job.ended is not None and now.timestamp() - job.ended > _SOON:
         return False
-    return not (mine and stands(own))
+    # Before Slurm has spoken, a log that tells of a failure may be of a run that ended well
+    return job.state is None or not (mine and stands(own))
 
 
 def _judged(

@@ -242,6 +242,10 @@ def test_a_reason_that_may_change_is_not_told_as_known(ask, tmp_path: Path) -> N
     assert "why        not known yet" in page and "so far" not in page and "no_signature" not in page
     page = "\n".join(ask(FakeSlurm([a_job(stdout=log)])))
     assert "why        cuda_failure" in page, "there is no service to say more"
+    a_log(tmp_path / "slurm-7.out")
+    untold = answer(None, state=None, exit_code=None, work_dir=str(tmp_path))
+    page = "\n".join(ask(FakeSlurm(), FakeService({"7": untold})))
+    assert "why        not known yet" in page and "so far     import_error" in page, "Slurm has not spoken"
     os.utime(log, (AGO.timestamp(), AGO.timestamp()))
     page = "\n".join(ask(FakeSlurm([a_job(stdout=log, start=AGO, end=AGO)]), FakeService()))
     assert "why        cuda_failure" in page, "it ended five minutes ago"
