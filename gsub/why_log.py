@@ -19,7 +19,17 @@ if TYPE_CHECKING:
     from prolog_epilog.failures.classify import Ended
     from prolog_epilog.failures.text import LogText
 
-__all__ = ["Looked", "certainty", "ended_as", "facts", "look", "sentences", "where", "why_logs"]
+__all__ = [
+    "Looked",
+    "ended_as",
+    "facts",
+    "first_to_fail",
+    "look",
+    "sentence",
+    "sentences",
+    "where",
+    "why_logs",
+]
 
 _STATES: Final = frozenset(
     {
@@ -182,26 +192,35 @@ def _more(one: Evidence) -> dict[str, object]:
 
 def sentences(looked: Looked, *, heading: bool = False) -> list[str]:
     """The finding as a person reads it."""
-    from prolog_epilog.failures.taxonomy import NO_SIGNATURE, NONE, REASONS
-
     finding = looked.finding
     lines = [one_line(looked.file)] if heading else []
-    if finding.reason == NONE:
-        lines.append("  it ended well: there is no failure to explain")
-    elif finding.reason == NO_SIGNATURE:
-        lines.append("  nothing is known here that says why it failed (no_signature)")
-    else:
-        lines.append(f"  {finding.reason}, {certainty(finding)}: {REASONS[finding.reason].about}")
+    lines.append(f"  {sentence(finding)}")
     lines += [f"    {where(one)}{one_line(one.text)}" for one in finding.evidence[:4]]
-    if finding.rank is not None or finding.node:
-        first = [f"rank {finding.rank}"] if finding.rank is not None else []
-        first += [f"on {finding.node}"] if finding.node else []
-        lines.append(f"  first to fail: {one_line(' '.join(first))}")
+    if first := first_to_fail(finding):
+        lines.append(f"  first to fail: {first}")
     if finding.advice:
         lines.append(f"  try: {one_line(finding.advice)}")
     lines += [f"  note: {one_line(remark)}" for remark in finding.remarks]
     lines += [f"  not seen: {one_line(gap)}" for gap in finding.unseen]
     return lines
+
+
+def sentence(finding: Finding) -> str:
+    """The reason in a sentence; of one that this release does not know only its name."""
+    from prolog_epilog.failures.taxonomy import NO_SIGNATURE, NONE, REASONS
+
+    if finding.reason == NONE:
+        return "it ended well: there is no failure to explain"
+    if finding.reason == NO_SIGNATURE:
+        return "nothing that is known says why it failed (no_signature)"
+    about = f": {REASONS[finding.reason].about}" if finding.reason in REASONS else ""
+    return f"{finding.reason}, {certainty(finding)}{about}"
+
+
+def first_to_fail(finding: Finding) -> str:
+    """The rank and the node that failed first: `rank 3 on n2`; "" where neither is known."""
+    rank = f"rank {finding.rank}" if finding.rank is not None else ""
+    return one_line(f"{rank} on {finding.node}" if finding.node else rank)
 
 
 def certainty(finding: Finding) -> str:

@@ -12,11 +12,11 @@ import msgspec
 from gsub.render import count
 from gsub.term import one_line
 from gsub.waiting import Wait
-from gsub.why_log import certainty, where
+from gsub.why_log import first_to_fail, sentence, where
 from profiler.answers import DecisionAnswer, JobSummary, Similar, Usage, Verdict, VerdictAnswer
 from profiler.receipt import ENDED, headline, receipt
 from profiler.wording import shown_id, span
-from prolog_epilog.failures.taxonomy import NO_SIGNATURE, NONE, REASONS
+from prolog_epilog.failures.taxonomy import NO_SIGNATURE, NONE
 
 if TYPE_CHECKING:
     from profiler.findings import Finding
@@ -128,15 +128,7 @@ def _why(known: Known) -> Iterator[str]:
     yield from _labelled("so far" if known.unsettled else "why", _sentence(finding, known.job))
     for one in finding.evidence[:_LINES]:
         yield from _labelled("", f"{where(one)}{one.text}")
-    if finding.rank is not None or finding.node:
-        first = " ".join(
-            text
-            for text in (
-                f"rank {finding.rank}" if finding.rank is not None else "",
-                f"on {finding.node}" if finding.node else "",
-            )
-            if text
-        )
+    if first := first_to_fail(finding):
         yield from _labelled("", f"first to fail: {first}")
     if finding.reason not in (NONE, NO_SIGNATURE) and finding.evidence:
         yield from _labelled("", _SOURCE[finding.evidence[0].source])
@@ -152,12 +144,7 @@ def _why(known: Known) -> Iterator[str]:
 def _sentence(finding: Finding, job: JobSummary) -> str:
     if finding.reason == NONE and job.state is None:
         return "its log ends well; Slurm has not said how it ended"
-    if finding.reason == NONE:
-        return "it ended well: there is no failure to explain"
-    if finding.reason == NO_SIGNATURE:
-        return "nothing that is known says why it failed (no_signature)"
-    about = REASONS[finding.reason].about if finding.reason in REASONS else ""
-    return f"{finding.reason}, {certainty(finding)}: {about}"
+    return sentence(finding)
 
 
 def _earlier(answer: VerdictAnswer | None) -> Iterator[str]:
