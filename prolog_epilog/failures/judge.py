@@ -47,6 +47,8 @@ _STATES: Final = {
     "REVOKED": "cancelled",
 }
 """What decides of Slurm's states (squeue(1), JOB STATE CODES)."""
+_SLURMS_OWN: Final = frozenset({"time_limit", "preempted", "node_failure", "cancelled"})
+"""What Slurm knows better than a log that quotes it: an earlier attempt's words may stand there, or forged ones."""
 _REASONS: Final = {
     "joblaunchfailure": "node_failure",
     "launch_failed_requeued_held": "node_failure",
@@ -203,7 +205,7 @@ def _decisive(log: Finding, slurm: SlurmWord, state: str, reason: str) -> Findin
     said = _slurm(state, slurm)
     if log.reason == reason:
         return _with(log, tier="decisive", confidence=0.95, evidence=_more(log, said))
-    if log.tier == "decisive":
+    if log.tier == "decisive" and (log.reason not in _SLURMS_OWN or state == "CANCELLED"):
         return _with(log, evidence=_more(log, said))
     plain = log.tier == "explicit" and log.confidence >= PLAIN and log.reason not in _LOST_PEER
     if plain:

@@ -51,6 +51,18 @@ def test_the_scheduler_s_states_decide(state, reason, log):
         assert log.evidence[0] in verdict.evidence
 
 
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [("TIMEOUT", "time_limit"), ("OUT_OF_MEMORY", "cpu_oom"), ("NODE_FAIL", "node_failure")],
+)
+def test_slurm_knows_its_own_words_better_than_a_log_that_quotes_them(state, reason):
+    """An earlier attempt's are in a log that is appended to, and anybody can print them."""
+    verdict = judge(said("preempted", "decisive", 0.95), SlurmWord(state, 0, 15))
+    assert (verdict.reason, verdict.evidence[0].source) == (reason, "root")
+    assert any("preempted" in remark for remark in verdict.remarks)
+    assert judge(said("cpu_oom", "decisive", 0.95), SlurmWord("TIMEOUT", 0, 15)).reason == "cpu_oom"
+
+
 @pytest.mark.parametrize("state", ["TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "CANCELLED by 1000"])
 def test_a_plain_cause_in_the_log_stands_against_them(state):
     verdict = judge(said("gpu_oom", confidence=0.95), SlurmWord(state, 0, 9))
