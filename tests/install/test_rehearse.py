@@ -171,7 +171,8 @@ def told(cluster: Cluster) -> dict[str, dict[str, Any]]:
         ]
         assert strange == [], path
         assert "submit" not in since
-    assert cluster.run(["scontrol", "show", "jobs"]).stdout == jobs
+    # Jobs that ended long ago may be forgotten meanwhile; none may come, and none may change
+    assert set(cluster.run(["scontrol", "show", "jobs"]).stdout.split("\n\n")) <= set(jobs.split("\n\n"))
     assert cluster.daemons() == started
     assert left(cluster) == set()
     shutil.rmtree(other)
