@@ -82,7 +82,7 @@ def test_secrets_are_masked():
 
 
 NOT_MADE = """Traceback (most recent call last):
-  File "/work/u/train.py", line 20, in <module>
+  File "/home/ada/train.py", line 20, in <module>
     with open(os.path.join(args.out, "args.json"), "w") as f:
 FileNotFoundError: [Errno 2] No such file or directory: '/project/exp7/args.json'
 """
