@@ -159,6 +159,9 @@ def checked(line: bytes, question: Question) -> Finding:
         raise NoAnswerError("were not classified: the reader gave an answer that is none") from None
     if finding.reason not in REASONS and finding.reason != NONE:
         raise NoAnswerError("were not classified: the reader gave a reason that there is not")
+    # What is quoted first says who has decided: without a line of the user's it would be another's word
+    if finding.reason not in (NONE, NO_SIGNATURE) and not finding.evidence:
+        raise NoAnswerError("were not classified: the reader gave a reason without a line for it")
     if any(not _asked(each.file, question) or each.what not in _KINDS for each in finding.evidence):
         raise NoAnswerError("were not classified: the reader told of what it was not asked for")
     return Finding(

@@ -349,10 +349,10 @@ def test_a_log_of_a_requeued_jobs_next_attempt_is_marked(place: Path, ask: Ask) 
 
 # --- children that do not do as they should ---
 
-GOOD = b'{"reason":"gpu_oom","confidence":0.9,"tier":"explicit"}\n'
+GOOD = b'{"reason":"gpu_oom","confidence":0.9,"tier":"explicit","evidence":[{"text":"x"}]}\n'
 LIES: dict[str, tuple[bytes, str]] = {
     "nothing": (b"", "ended without an answer"),
-    "no line": (b"\n" + GOOD[:-1], "ended without an answer"),
+    "no end": (b"\n" + GOOD[:-1], "ended without an answer"),
     "no JSON": (b"\nhello\n", "gave an answer that is none"),
     "bytes": (b"\n\xff\xfe\x00\n", "gave an answer that is none"),
     "a list": (b"\n[]\n", "gave an answer that is none"),
@@ -369,6 +369,7 @@ LIES: dict[str, tuple[bytes, str]] = {
         b'\n{"reason":"gpu_oom","evidence":[{"text":"x","file":"/home/bob/slurm-18.out"}]}\n',
         "told of what it was not asked for",
     ),
+    "no line": (b'\n{"reason":"gpu_hardware","tier":"explicit"}\n', "gave a reason without a line for it"),
     "the kernel's word": (
         b'\n{"reason":"gpu_hardware","evidence":[{"text":"Xid 79","what":"xid","source":"root"}]}\n',
         "told of what it was not asked for",

@@ -129,6 +129,11 @@ def test_the_log_decides_where_it_knows() -> None:
     assert one.finding is not None and (one.finding.reason, one.source) == ("import_error", "user")
 
 
+def test_a_reason_that_nothing_is_quoted_for_is_not_roots_word() -> None:
+    one = judged(case(finding=Finding("gpu_hardware", 0.9, "explicit")))
+    assert one.finding is not None and (one.finding.reason, one.source) == ("gpu_hardware", "user")
+
+
 def test_of_what_ended_well_only_a_step_that_failed_is_told() -> None:
     well = {"state": "COMPLETED", "exit_code": 0}
     assert judged(case(job=well)).finding is None

@@ -116,8 +116,8 @@ def judged(case: Case) -> Judged:
 
 
 def _source(found: Finding) -> Source:
-    """Who could have written what decided: the first piece of evidence; without one it was Slurm's word alone."""
-    return found.evidence[0].source if found.evidence else "root"
+    """Who could have written what decided: the first piece of evidence; without one nobody vouches for it."""
+    return found.evidence[0].source if found.evidence else "user"
 
 
 class Judging:
