@@ -193,7 +193,7 @@ def _summary(live: Job | None, record: AccountingRecord | None, answer: VerdictA
     return JobSummary(
         cluster=known.cluster if known is not None else "",
         job_id=job.id,
-        restarts=job.restarts if job.restarts is not None or known is None else known.restarts,
+        restarts=(known.restarts if known is not None else 0) if job.restarts is None else job.restarts,
         array_job_id=job.array_job_id,
         array_task_id=job.array_task_id,
         het_job_id=job.het_job_id,

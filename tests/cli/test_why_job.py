@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -208,7 +209,12 @@ def test_what_the_nodes_saw_counts_beside_a_log_that_is_read_here(ask, tmp_path:
 
 
 def test_anothers_log_is_not_looked_at(ask, tmp_path: Path) -> None:
-    others = {"stdout": a_log(tmp_path / "out"), "uid": os.geteuid() + 1, "end": AGO, "start": AGO}
+    others: dict[str, Any] = {
+        "stdout": a_log(tmp_path / "out"),
+        "uid": os.geteuid() + 1,
+        "end": AGO,
+        "start": AGO,
+    }
     page = "\n".join(ask(FakeSlurm([a_job(**others)]), FakeService()))
     assert "import_error" not in page and "nothing that is known says why it failed" in page
     assert "not seen   its logs, which are another user's" in page
