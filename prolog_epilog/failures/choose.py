@@ -5,6 +5,7 @@ The highest tier that is left counts, and of that the first in time. docs/verdic
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -19,6 +20,13 @@ _END: Final = 8
 """Lines at a log's end: what was to be tried again there was not."""
 _MESSAGE: Final = 12
 """Lines behind an exception that may be of its message."""
+_SEEN_BY_PEERS: Final = frozenset(
+    {"network_error", "traceback", "semantic_error", "filesystem_error", "output_error"}
+)
+_HUNG_UP: Final = re.compile(
+    r"Connection ?[Rr]eset|Broken ?[Pp]ipe|Connection ?[Aa]borted|closed by (?:the )?(?:peer|remote)|EOFError"
+)
+"""Words of a connection whose other end has gone; the reason of their exception depends on what was being done."""
 _LOST_PEER: Final = frozenset(
     {"network_error", "rendezvous_failure", "nccl_error", "nccl_timeout", "mpi_error", "mpi_runtime_failure"}
 )
@@ -64,12 +72,25 @@ def in_order(signs: Iterable[Sign]) -> list[Sign]:
     return sorted(listed, key=lambda sign: (times[id(sign)], sign.log, sign.index))
 
 
+def _lost_a_peer(sign: Sign) -> bool:
+    """Whether it is what a process sees when the one at the other end of its connection dies."""
+    return sign.reason in _SEEN_BY_PEERS and bool(_HUNG_UP.search(sign.line.text[:2000]))
+
+
+def _of_another(sign: Sign, candidate: Sign) -> bool:
+    """Whether a sign is another rank's, and tells more than that a peer was lost."""
+    if sign.rank is None or candidate.rank is None or sign.rank == candidate.rank:
+        return False
+    return sign.reason not in _LOST_PEER and not _lost_a_peer(sign)
+
+
 def _first(signs: Sequence[Sign]) -> Sign:
     """The earliest sign that stands for its event.
 
     An exception that ended its process is the end of what can be asked there. A mere line gives way to one near it
     that is more precise, to a more precise one at any distance, and, if it was only a warning or lies far back, to the
     exception that did end the process. An everyday exception gives way to a precise line right behind it: its message.
+    Of two ranks' exceptions the one that lost its peer gives way: `srun` may bring its lines first.
     """
     candidate = signs[0]
     for sign in signs[1:]:
@@ -82,6 +103,9 @@ def _first(signs: Sequence[Sign]) -> Sign:
             or candidate.rank is None
         )
         if candidate.fatal:
+            if near and sign.fatal and _lost_a_peer(candidate) and _of_another(sign, candidate):
+                candidate = sign
+                continue
             said_next = near and sign.index - candidate.index <= _MESSAGE and not sign.fatal
             if said_next and heavier and candidate.weight <= EVERYDAY:
                 candidate = sign

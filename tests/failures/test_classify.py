@@ -268,3 +268,20 @@ def test_einval_says_nothing_of_an_output():
         "_pickle.UnpicklingError: pickle data was truncated\n"
     )
     assert classify([log(text)]).reason == "corrupt_input"
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_rank_that_lost_its_peer_gives_way_though_srun_brings_its_lines_first(first: int):
+    lost = (
+        "0: Traceback (most recent call last):\n"
+        '0:   File "/x/ranks.py", line 20, in <module>\n0:     data = peer.recv(1)\n'
+        "0: ConnectionResetError: [Errno 104] Connection reset by peer\n"
+    )
+    died = (
+        "1: Traceback (most recent call last):\n"
+        '1:   File "/x/ranks.py", line 12, in <module>\n1:     a + b\n'
+        "1: ValueError: operands could not be broadcast together with shapes (2,) (3,)\n"
+    )
+    found = classify([log("".join((lost, died) if first == 0 else (died, lost)))])
+    assert (found.reason, found.rank) == ("semantic_error", 1)
+    assert classify([log(lost)]).reason == "network_error"
