@@ -105,11 +105,17 @@ class Produced:
         entered = f"{CGROUPS}/memory/{path}/cgroup.procs"
         eats = f"cat > eat.py <<'PROGRAM'\n{EATS.format(mib=4 * LIMIT_MIB)}PROGRAM\n"
         enter = f'sh -c "echo \\$\\$ > {entered}; exec python3 eat.py"\nrc=$?\n{WAIT}exit $rc'
-        job = self.record.submit("-Jkernel-oom", "-H", "-w", QUIET, script=eats + enter)
-        folders = [
-            CGROUPS / controller / path.replace("$SLURM_JOB_ID", str(job))
-            for controller in ("memory", "cpuacct")
-        ]
+        for _ in range(
+            5
+        ):  # a cluster beside this one has the same cgroups, and may have the same job id just now
+            job = self.record.submit("-Jkernel-oom", "-H", "-w", QUIET, script=eats + enter)
+            folders = [
+                CGROUPS / controller / path.replace("$SLURM_JOB_ID", str(job))
+                for controller in ("memory", "cpuacct")
+            ]
+            if not any(folder.exists() for folder in folders):
+                break
+            cluster.run(["scancel", str(job)], check=True)
         try:
             for folder in folders:
                 folder.mkdir(parents=True)
