@@ -116,6 +116,9 @@ class Produced:
             if not any(folder.exists() for folder in folders):
                 break
             cluster.run(["scancel", str(job)], check=True)
+        else:
+            self.why_not = f"{folders[0]} and those before it are there already: no kernel OOM kill"
+            return
         try:
             for folder in folders:
                 folder.mkdir(parents=True)
