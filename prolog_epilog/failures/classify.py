@@ -310,6 +310,11 @@ def _excerpt(masked: str, words: str) -> str:
 def _where(case: Case, sign: Sign) -> tuple[int | None, str]:
     """The rank and the node that failed first: of the deciding line, else as torchrun's table says."""
     rank, node = sign.rank, sign.node
+    if sign.reason == "node_failure" and _TOLD_BY_THE_LIVING.search(sign.line.text):
+        named = (
+            _FAILED_NODE.search(other.line.text) for other in case.signs if other.reason == "node_failure"
+        )
+        return None, next((found[1] for found in named if found), "")
     if rank is None or not node:
         for other in case.signs:
             if other.name == "torchrun-root-cause" and (rank is None or other.rank == rank):
@@ -326,6 +331,9 @@ def _progressed(case: Case, sign: Sign | None) -> bool | None:
     return any(index is None or count.index < index for count in case.progress[log]) or None
 
 
+_TOLD_BY_THE_LIVING: Final = re.compile(r"CANCELLED AT .*DUE TO NODE FAILURE")
+"""slurmstepd's word on a node that lives: the one that failed is another, which `srun` names."""
+_FAILED_NODE: Final = re.compile(r"Node failure on ([A-Za-z0-9][\w.-]{0,200})")
 _BASE: Final = {"decisive": 0.95, "explicit": 0.75, "implicit": 0.55, "cascade": 0.4, "failed_end": 0.5}
 
 

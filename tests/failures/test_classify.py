@@ -285,3 +285,11 @@ def test_the_rank_that_lost_its_peer_gives_way_though_srun_brings_its_lines_firs
     found = classify([log("".join((lost, died) if first == 0 else (died, lost)))])
     assert (found.reason, found.rank) == ("semantic_error", 1)
     assert classify([log(lost)]).reason == "network_error"
+
+
+def test_the_node_that_failed_is_not_the_one_that_tells_of_it():
+    told = "slurmstepd-n1: error: *** JOB 13 ON n1 CANCELLED AT 2026-11-22T20:00:00 DUE TO NODE FAILURE, SEE LOG ***\n"
+    found = classify([log(told)])
+    assert (found.reason, found.node) == ("node_failure", "")
+    found = classify([log(told + "srun: error: Node failure on n3\n")])
+    assert (found.reason, found.node) == ("node_failure", "n3")
