@@ -1,0 +1,400 @@
+"""For training scripts: stop in time, tell of checkpoints, go on from the newest one.
+
+One file for Python 3.8 and newer that needs nothing but Python: copy it beside the script. Outside a Slurm job it
+changes nothing and prints nothing, so the same script runs on a laptop.
+
+    import gsub_train                                  # the copy of this file
+
+    found = gsub_train.latest("checkpoints", "*.pt")   # after a requeue, and after a submission by hand
+    state = torch.load(found) if found else new_state()
+    for step in range(state["step"], steps):
+        train_one_step(state)
+        if step % 500 == 0 or gsub_train.stopping():
+            with gsub_train.saving(f"checkpoints/{step}.pt", step) as part:
+                torch.save(state, part)
+        if gsub_train.stopping():
+            gsub_train.stop()                          # exit code 75: not finished, run it again
+
+docs/checkpoints.md has the contract, and the same for PyTorch Lightning and Hugging Face's Trainer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import itertools
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, ClassVar, NoReturn, Union
+from urllib.parse import quote
+
+__all__ = [
+    "STOPPED",
+    "checkpointed",
+    "latest",
+    "restarts",
+    "resuming",
+    "saving",
+    "stop",
+    "stopping",
+    "time_left",
+    "watch",
+]
+
+STOPPED = 75
+"""Exit code of a run that stopped before its time was up and can go on: EX_TEMPFAIL of sysexits.h."""
+_EVERY = 10.0  # seconds between two lines on checkpoints
+_NEAR = 900.0  # seconds before the time limit within which a SIGTERM is taken for its warning
+_MOST_LINE = 4000  # bytes: a write of up to 4096 to a pipe is never mixed with another's (PIPE_BUF)
+_ABANDONED = (
+    7200.0  # seconds since a file in the making was last written to, from which on nobody makes it any more
+)
+_MOST_HEADER = 64 << 20  # bytes of a safetensors file's header
+_MOST_ENTRIES = 4096  # of a folder that is one checkpoint, that are looked at
+_PART = ".part-"
+"""How the names of files begin that `saving` is writing."""
+_UNFINISHED = (".tmp", ".temp", ".part", ".partial", ".incomplete", "~")
+"""Ends of names of what is still being written."""
+_BESIDE = (".lock", ".json", ".yaml", ".yml", ".txt", ".log")
+"""Ends of names of what lies beside checkpoints."""
+_WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npz", ".distcp", ".keras")
+_Path = Union[str, "os.PathLike[str]"]
+
+
+class _State:
+    """What this process has heard and said."""
+
+    received = 0  # the first signal that said to stop; 0: none
+    terminated = False  # by a SIGTERM
+    watching = False
+    before: ClassVar[dict[int, Any]] = {}  # signal -> handler that we replaced, and call
+    calling = False
+    last = ""  # the newest checkpoint, as it is told
+    next_line = 0.0  # on a monotonic clock
+
+
+_state = _State()
+
+
+# -- stopping ---------------------------------------------------------------------------------------------------------
+
+
+def stopping() -> bool:
+    """Whether this run is to save and stop: a warning signal came (`watch`). Ask it once a step; it costs nothing.
+
+    The ranks of a job hear of it one by one: let them agree before one stops, as docs/checkpoints.md shows.
+    """
+    if not _state.watching:
+        watch()
+    return _state.received != 0
+
+
+def watch(*signals: int) -> bool:
+    """Listen for signals that say that the run must stop soon: by default SIGUSR1 and SIGTERM, the one that
+    `--signal=USR1@120` asks Slurm for, and the one with which Slurm preempts and cancels.
+
+    `stopping` does it when it is first asked; call this to listen earlier, for other signals, or again where a
+    framework has put its own handler there since. The handler that was there is called, too; one that was not set by
+    Python stays alone. A second SIGTERM ends the process as the first would have without us. Returns whether it
+    listens: not outside a Slurm job, and not where it was never called from the main thread.
+    """
+    if not _in_job() or threading.current_thread() is not threading.main_thread():
+        return _state.watching
+    first = not _state.watching
+    for number in signals or (signal.SIGUSR1, signal.SIGTERM):
+        if number == signal.SIGTERM and _is_worker():
+            continue  # whose parent ends it so
+        with contextlib.suppress(OSError, ValueError):
+            there = signal.getsignal(number)
+            if there is not None and there is not _on_signal:
+                _state.before[int(number)] = there
+                signal.signal(number, _on_signal)
+    _state.watching = bool(_state.before)
+    if first and _state.watching and hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_in_child)
+    return _state.watching
+
+
+def _on_signal(number: int, frame: FrameType | None) -> None:
+    before = _state.before.get(number)
+    again = number == signal.SIGTERM and _state.terminated
+    _state.terminated = _state.terminated or number == signal.SIGTERM
+    _state.received = _state.received or number
+    if callable(before):
+        # Who came after us may call us in turn: once is enough
+        if not _state.calling:
+            _state.calling = True
+            try:
+                before(number, frame)
+            finally:
+                _state.calling = False
+    elif again and before == signal.SIG_DFL:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+
+def _in_child() -> None:
+    """A process that we forked, as a DataLoader's worker: its parent's SIGTERM must end it, a warning must not."""
+    _state.received, _state.terminated = 0, False
+    before = _state.before.pop(int(signal.SIGTERM), None)
+    if before is not None:
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(signal.SIGTERM, before)
+
+
+def _is_worker() -> bool:
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.parent_process() is not None
+
+
+def time_left() -> float | None:
+    """Seconds until the job's time limit, as Slurm told when the job began (24.11 and newer); None: it did not."""
+    try:
+        end = float(os.environ.get("SLURM_JOB_END_TIME", ""))
+    except ValueError:
+        return None
+    return end - time.time() if end > 0 else None
+
+
+def stop(code: int = STOPPED) -> NoReturn:
+    """End this process, after the last checkpoint was saved: the run is not finished and can go on.
+
+    The exit code makes Slurm call the job FAILED, and the line that rank 0 writes to standard error tells gsub why. The
+    batch script must end with the same code (`srun` as its last command, or `exit $?`). Raises SystemExit: call it in
+    the main thread.
+    """
+    if _in_job() and _speaks():
+        _say(f"gsub: stopped {_why_stopped()}, checkpoint={_state.last or '-'}")
+    raise SystemExit(code)
+
+
+def _why_stopped() -> str:
+    left = time_left()
+    if _state.received == signal.SIGTERM and not (left is not None and left < _NEAR):
+        return "by SIGTERM"  # preemption, scancel, a launcher: Slurm's own word says which
+    name = signal.Signals(_state.received).name if _state.received else "by itself"
+    return f"before its time limit ({name})"
+
+
+# -- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def checkpointed(path: _Path, step: int | None = None) -> bool:
+    """Tell gsub that a checkpoint is complete, and that this script goes on from it when it is started again.
+
+    Rank 0 writes a line to standard error, at most one in ten seconds: `gsub: checkpoint PATH step=N`. `path` is a
+    file or a folder, or an address with `://` in it. Returns False, and tells nothing, where a path leads to nothing
+    or to a file that is empty or cut off.
+    """
+    text = os.fspath(path)
+    if "://" not in text:
+        if not _whole(Path(text)):
+            return False
+        text = os.fspath(Path(text).absolute())
+    told = quote(os.fsencode(text), safe="/:._-+=,@~")
+    with contextlib.suppress(TypeError, ValueError):
+        if step is not None:
+            told += f" step={int(step)}"
+    _state.last = told if len(told) < _MOST_LINE else ""
+    now = time.monotonic()
+    if _state.last and now >= _state.next_line and _in_job() and _speaks():
+        _state.next_line = now + _EVERY
+        _say("gsub: checkpoint " + _state.last)
+    return True
+
+
+@contextlib.contextmanager
+def saving(path: _Path, step: int | None = None) -> Iterator[str]:
+    """Save a file so that it is there whole or not at all, and tell of it.
+
+    Gives the name of a file to write, in the same folder and with the same ending; it takes `path`'s place when the
+    block ends well, and goes when it does not. Makes the folder if it is missing. Raises OSError.
+    """
+    target = Path(os.fspath(path)).absolute()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _tidy(target.parent)
+    part = target.with_name(f"{_PART}{os.getpid()}-{target.name}")
+    try:
+        yield os.fspath(part)
+        _to_disk(part)
+        part.replace(target)
+    except BaseException:
+        _remove(part)
+        raise
+    with contextlib.suppress(OSError):
+        _to_disk(target.parent)
+    checkpointed(target, step)
+
+
+def latest(folder: _Path, pattern: str = "*", having: str = "") -> str | None:
+    """The newest complete checkpoint in a folder, a file or a folder in it, as an absolute path; None without any.
+
+    `pattern` is of names, as the shell's: `*.pt`, `checkpoint-*`. The newest is the one last written to, and of those
+    written at one time the one with the highest number in its name. Hidden names and those of files in the making are
+    passed over, and so are empty files, archives of PyTorch and NumPy and safetensors that were cut off, and folders
+    whose saving did not come to its end: that is known of some kinds; for others give in `having` the name of a file
+    that is saved last.
+    """
+    try:
+        paths = list(Path(os.fspath(folder)).absolute().iterdir())
+    except OSError:
+        return None
+    found = []
+    for path in paths:
+        if fnmatch.fnmatchcase(path.name, pattern) and not _passed_over(path.name):
+            with contextlib.suppress(OSError):
+                found.append((_written(path), _numbers(path.name), path))
+    return next((os.fspath(path) for _, _, path in sorted(found, reverse=True) if _whole(path, having)), None)
+
+
+def restarts() -> int:
+    """How often this job was requeued: 0 in its first run. From GSUB_RESTART, else Slurm's SLURM_RESTART_COUNT."""
+    return _number("GSUB_RESTART", "SLURM_RESTART_COUNT")
+
+
+def resuming() -> bool:
+    """Whether this job ran before. It may have saved nothing, and a job submitted anew has not run: ask `latest`."""
+    return restarts() > 0
+
+
+# -- what is whole ----------------------------------------------------------------------------------------------------
+
+
+def _passed_over(name: str) -> bool:
+    return _unfinished(name) or name.startswith(".") or name.endswith(_BESIDE)
+
+
+def _unfinished(name: str) -> bool:
+    """Whether something of this name is still being written, by us, safetensors, Trainer, Orbax and others."""
+    return (
+        name.startswith((_PART, ".tmp", "tmp-")) or name.endswith(_UNFINISHED) or "-checkpoint-tmp-" in name
+    )
+
+
+def _numbers(name: str) -> list[int]:
+    return [int(each) for each in re.findall(r"[0-9]{1,18}", name)]
+
+
+def _inside(folder: Path) -> list[Path]:
+    return list(itertools.islice(folder.iterdir(), _MOST_ENTRIES))
+
+
+def _written(path: Path) -> int:
+    """When it was last written to, in nanoseconds. Raises OSError.
+
+    Of a folder, the newest of what is in it: its own time is also that of a removal, as of an old checkpoint's files.
+    """
+    inside = [each.stat().st_mtime_ns for each in _inside(path)] if path.is_dir() else []
+    return max(inside, default=path.stat().st_mtime_ns)
+
+
+def _whole(path: Path, having: str = "") -> bool:
+    """Whether a checkpoint is complete, as far as that can be told without reading it."""
+    try:
+        if path.is_dir():
+            return _whole_folder(path) and (not having or (path / having).exists())
+        return _whole_file(path)
+    except (OSError, ValueError):
+        return False
+
+
+def _whole_file(path: Path) -> bool:
+    size = path.stat().st_size
+    if not size:
+        return False
+    with path.open("rb") as file:
+        head = file.read(8)
+        if head.startswith(
+            b"PK\3\4"
+        ):  # torch.save, np.savez, Keras: an archive ends with its table of contents
+            return zipfile.is_zipfile(path)
+        if path.suffix == ".safetensors":
+            header = file.read(min(int.from_bytes(head, "little"), _MOST_HEADER))
+            return size == _safetensors_size(head, header)
+    return True
+
+
+def _safetensors_size(head: bytes, header: bytes) -> int:
+    """How long a safetensors file is by its own header; -1 if that was cut off."""
+    try:
+        tensors = json.loads(header)
+        ends = [one["data_offsets"][1] for name, one in tensors.items() if name != "__metadata__"]
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+        return -1
+    return len(head) + len(header) + max(ends, default=0)
+
+
+def _whole_folder(path: Path) -> bool:
+    files = _inside(path)
+    names = {each.name for each in files}
+    if not names or any(map(_unfinished, names)):
+        return False
+    # What is written last: by torch.distributed.checkpoint, by Hugging Face's Trainer
+    if any(name.endswith(".distcp") for name in names) and ".metadata" not in names:
+        return False
+    if "training_args.bin" in names and "trainer_state.json" not in names:
+        return False
+    return all(_whole_file(each) for each in files if each.suffix in _WEIGHTS and each.is_file())
+
+
+def _to_disk(path: Path) -> None:
+    """Have a file's bytes, or a folder's names, on disk before they are counted on."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what was being saved here when its process was killed, long ago."""
+    for path in folder.glob(_PART + "*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _ABANDONED:
+                _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+# -- what is told -----------------------------------------------------------------------------------------------------
+
+
+def _in_job() -> bool:
+    return "SLURM_JOB_ID" in os.environ
+
+
+def _speaks() -> bool:
+    """Whether this process is rank 0, which speaks for all."""
+    return _number("RANK", "SLURM_PROCID") == 0
+
+
+def _number(*names: str) -> int:
+    """What the first of these variables says that holds a number; 0 where none does."""
+    texts = (os.environ.get(name, "") for name in names)
+    return next((int(text) for text in texts if text.isdecimal()), 0)
+
+
+def _say(line: str) -> None:
+    """One write, so that no other process' words stand within the line."""
+    with contextlib.suppress(OSError):
+        os.write(2, (line + "\n").encode("ascii", "replace"))
+
+
+if __name__ == "__main__":  # python -m gsub.train > gsub_train.py
+    sys.stdout.write(Path(__file__).read_text(encoding="utf-8"))
