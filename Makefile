@@ -1,12 +1,13 @@
 # make demo: the example training job on a real Slurm, from nothing.   make test: the tests.   make help: the rest.
 PYTHON ?= python3
 VENV := .venv
+FRAMEWORKS := .venv-frameworks
 RUN := $(VENV)/bin/python
 DEVCLUSTER := $(RUN) -m site_configs.devcluster
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test cluster cluster-down bench lint
+.PHONY: help demo test cluster cluster-down bench lint frameworks
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -29,11 +30,21 @@ bench: $(VENV)/.ready ## the figures of docs/measured.md, as ratios
 	@$(RUN) -m tests.bench.hooks --gate
 	@$(RUN) -m tests.bench.agent --gate
 	@$(RUN) -m tests.bench.classify --gate
+	@$(RUN) -m tests.bench.retries --gate
+
+frameworks: $(VENV)/.ready $(FRAMEWORKS)/.ready ## real PyTorch, Lightning and Trainer stop and go on (installs 1 GB and more)
+	@GSUB_FRAMEWORKS=$(CURDIR)/$(FRAMEWORKS)/bin/python $(RUN) -m pytest -q tests/train/test_frameworks.py
 
 lint: $(VENV)/.ready ## ruff, mypy strict, import-linter
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports
+
+$(FRAMEWORKS)/.ready: tests/train/frameworks.txt | $(VENV)/.ready
+	@echo "making the virtual environment $(FRAMEWORKS) (once)"
+	@$(PYTHON) -m venv --clear $(FRAMEWORKS)
+	@$(FRAMEWORKS)/bin/python -m pip install -q --disable-pip-version-check -r tests/train/frameworks.txt
+	@touch $@
 
 # A virtual environment in this folder. Debian and Ubuntu ship python3 without venv: root gets it, others get the sentence.
 $(VENV)/.ready: pyproject.toml

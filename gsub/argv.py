@@ -17,6 +17,7 @@ OURS: Final = {
     "--watch": "follow the job after submission",
     "--dry-run": "submit nothing; show what would be asked for and sbatch's own estimate",
     "--json": "answer with one JSON object",
+    "--no-preflight": "submit without looking first for what would break the job",
     "--no-smoke": "no smoke test for this job",
     "--debug": "show the traceback of an unexpected error",
 }

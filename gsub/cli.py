@@ -15,11 +15,14 @@ from gsub import __version__
 from gsub.errors import FAILED, USAGE, UserError
 
 COMMANDS: Final = {
+    "check": "what would break a job, seen before it is queued; nothing is submitted",
     "explain": "what gsub would change about a job, and why; nothing is submitted",
     "watch": "follow a job: its states, its output",
     "status": "my jobs",
     "cancel": "cancel jobs",
     "why": "why a job waits or failed, in one sentence with its evidence; --log looks at log files alone",
+    "resubmit": "submit a job that failed once more, changed as its reason asks for",
+    "fix": "the exact change that mends a failed job; --yes submits it",
     "usage": "how a job uses its GPUs, CPUs and memory, while it runs and after",
     "admin": "for a site's administrators: install, doctor, mode, the store of records",
 }
@@ -123,7 +126,7 @@ def help_text() -> str:
     from gsub.argv import OURS
 
     def table(rows: dict[str, str]) -> str:
-        return "\n".join(f"  {name:<12}{text}" for name, text in rows.items())
+        return "\n".join(f"  {name:<16}{text}" for name, text in rows.items())
 
     return f"""\
 Usage: gsub [options] SCRIPT [ARGS]

@@ -6,11 +6,12 @@ import os
 import pwd
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from gsub import remedies
 from gsub.argv import CommandLine
+from gsub.avoided import avoided
 from gsub.decide import Component, components, wants_gpu, wrapped
 from gsub.errors import USAGE, UserError
 from gsub.script import Asked
@@ -75,6 +76,8 @@ def explain_submission(line: CommandLine, environ: Mapping[str, str]) -> Explana
     slurm_env = slurm_environment(environ, site or Site(cluster=""))
     script = _script(line)
     context, problems = _look(Slurm.here(slurm_env), site or Site(cluster=""))
+    known, unheard = avoided(context.site)
+    context = replace(context, knowledge=known)
     account, unknown = _default_account(slurm_env, context.site)
     stages, wrong = all_stages()
     found = components(line, script, environ, context.slurm.release, uid=os.getuid(), account=account)
@@ -84,7 +87,7 @@ def explain_submission(line: CommandLine, environ: Mapping[str, str]) -> Explana
         decided(found, context, stages),
         context,
         str(find_site(environ) or ""),
-        (*problems, *unknown, *wrong),
+        (*problems, *unheard, *unknown, *wrong),
     )
 
 

@@ -14,7 +14,17 @@ from urllib.parse import quote, urlencode
 from gsub.errors import USAGE, UserError
 
 if TYPE_CHECKING:
-    from profiler.answers import DecisionAnswer, Jobs, Reasons, Series, Usage, VerdictAnswer
+    from profiler.answers import (
+        BadNodes,
+        Clearance,
+        DecisionAnswer,
+        Jobs,
+        Reasons,
+        Resubmissions,
+        Series,
+        Usage,
+        VerdictAnswer,
+    )
     from profiler.sealed import Service, ServiceError
     from site_configs.site_model import Site
 
@@ -81,6 +91,12 @@ class Records:
 
         return self._decoded(self.body("verdict", job, restarts), VerdictAnswer)
 
+    def resubmissions(self, job: str) -> Resubmissions:
+        """What followed each failed attempt at a job, the oldest first."""
+        from profiler.answers import Resubmissions
+
+        return self._decoded(self.body("resubmissions", job), Resubmissions)
+
     def decision(self, job: str, restarts: int | None = None) -> DecisionAnswer:
         """What gsub decided when the job was submitted."""
         from profiler.answers import DecisionAnswer
@@ -99,17 +115,32 @@ class Records:
 
         return self._decoded(self._ask(f"/v1/reasons?{urlencode(query)}"), Reasons)
 
+    def bad_nodes(self) -> BadNodes:
+        """Nodes that jobs keep off; for an operator all that speaks against nodes."""
+        from profiler.answers import BadNodes
+
+        return self._decoded(self._ask("/v1/bad-nodes"), BadNodes)
+
+    def clear_node(self, node: str, why: str) -> Clearance:
+        """Let nothing that is known so far count against a node. Operators only."""
+        import msgspec
+
+        from profiler.answers import Clearance
+
+        said = msgspec.json.encode({"why": why})
+        return self._decoded(self._ask(f"/v1/nodes/{quote(node, safe='')}/clear", body=said), Clearance)
+
     def body(self, what: str, job: str, restarts: int | None = None, node: str | None = None) -> bytes:
         """The service's answer about a job as it came: JSON."""
         given = {name: value for name, value in (("restarts", restarts), ("node", node)) if value is not None}
         query = f"?{urlencode(given)}" if given else ""
         return self._ask(f"/v1/jobs/{quote(job, safe='')}/{what}{query}", job)
 
-    def _ask(self, target: str, job: str = "") -> bytes:
+    def _ask(self, target: str, job: str = "", body: bytes | None = None) -> bytes:
         from profiler.sealed import ServiceError
 
         try:
-            answer = self._service.ask("GET", target)
+            answer = self._service.ask("GET" if body is None else "POST", target, body or b"")
         except ServiceError as error:
             raise self._silent(error) from error
         if answer.status != 200:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final, TypedDict, TypeVar, get_args
 
+from gsub.again_view import of_this_job
 from gsub.client import connect, job_id, telling
 from gsub.errors import UserError
 from gsub.service import NoRecordError, Records, records
@@ -88,6 +89,7 @@ def known_of(job: str, client: SlurmClient, now: datetime) -> Known:
     mine = summary.uid in (None, os.geteuid())
     if _worth_judging(summary, verdict.finding if verdict else None, mine=mine):
         own, read = _judged(told, summary, verdict.finding if verdict else None, mine=mine)
+    followed = service.asked(lambda records: records.resubmissions(shown)) if answer or earlier else None
     return Known(
         job=summary,
         now=now,
@@ -100,6 +102,7 @@ def known_of(job: str, client: SlurmClient, now: datetime) -> Known:
         read=read,
         unsettled=service.answers and _unsettled(summary, verdict, own, now, mine=mine),
         earlier=earlier,
+        again=of_this_job(followed.resubmissions, summary) if followed is not None else (),
         troubles=tuple(dict.fromkeys(troubles)),
         **_tasks(job, told, client, service),
     )

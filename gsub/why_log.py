@@ -180,6 +180,8 @@ def facts(looked: Looked) -> dict[str, object]:
         "more": [_more(one) for one in finding.evidence[1:]],
         "unseen": [*finding.unseen, *([looked.unread] if looked.unread else [])],
         "remarks": list(finding.remarks),
+        "checkpoint": finding.checkpoint or None,
+        "resumes": finding.resumes,
     }
     if first is not None and first.line is None and first.from_end is not None:
         told["from_end"] = first.from_end
@@ -198,6 +200,8 @@ def sentences(looked: Looked, *, heading: bool = False) -> list[str]:
     lines += [f"    {where(one)}{one_line(one.text)}" for one in finding.evidence[:4]]
     if first := first_to_fail(finding):
         lines.append(f"  first to fail: {first}")
+    if kept := saved(finding):
+        lines.append(f"  saved: {kept}")
     if finding.advice:
         lines.append(f"  try: {one_line(finding.advice)}")
     lines += [f"  note: {one_line(remark)}" for remark in finding.remarks]
@@ -221,6 +225,16 @@ def first_to_fail(finding: Finding) -> str:
     """The rank and the node that failed first: `rank 3 on n2`; "" where neither is known."""
     rank = f"rank {finding.rank}" if finding.rank is not None else ""
     return one_line(f"{rank} on {finding.node}" if finding.node else rank)
+
+
+def saved(finding: Finding) -> str:
+    """The last checkpoint of a run that failed, and what is known of going on from it; "" without one."""
+    from prolog_epilog.failures.taxonomy import NONE
+
+    if not finding.checkpoint or finding.reason == NONE:
+        return ""
+    goes_on = "its script goes on from there" if finding.resumes else "that its script loads it is not known"
+    return one_line(f"{finding.checkpoint} ({goes_on})")
 
 
 def certainty(finding: Finding) -> str:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from gsub.again_view import rows
 from gsub.render import count
 from gsub.term import one_line
 from gsub.waiting import Wait
-from gsub.why_log import first_to_fail, sentence, where
+from gsub.why_log import first_to_fail, saved, sentence, where
 from profiler.answers import DecisionAnswer, JobSummary, Similar, Usage, Verdict, VerdictAnswer
 from profiler.receipt import ENDED, headline, receipt
 from profiler.wording import shown_id, span
@@ -20,6 +21,7 @@ from prolog_epilog.failures.taxonomy import NO_SIGNATURE, NONE
 
 if TYPE_CHECKING:
     from profiler.findings import Finding
+    from profiler.resubmissions import Resubmission
 
 __all__ = ["Known", "Task", "facts", "lines"]
 
@@ -48,8 +50,9 @@ class Known:
     """What could be found out about a job. `own`: what its logs say to this user here; `read` are those logs.
 
     `verdict` is the service's; `unsettled`: it has only just ended, and the reason may still become another one.
-    `earlier` is of the attempt before, if the job was requeued since. `troubles` says what could not be asked. `tasks`
-    are the failed ones of an array, `more` how many of them were not looked at.
+    `earlier` is of the attempt before, if the job was requeued since, and `again` what followed each of its failed
+    attempts. `troubles` says what could not be asked. `tasks` are the failed ones of an array, `more` how many of them
+    were not looked at.
     """
 
     job: JobSummary
@@ -63,6 +66,7 @@ class Known:
     read: tuple[str, ...] = ()
     unsettled: bool = False
     earlier: VerdictAnswer | None = None
+    again: tuple[Resubmission, ...] = ()
     troubles: tuple[str, ...] = ()
     tasks: tuple[Task, ...] = ()
     more: int = 0
@@ -92,6 +96,8 @@ def lines(known: Known) -> Iterator[str]:
             yield from _labelled("try", known.wait.advice)
     yield from _why(known)
     yield from _earlier(known.earlier)
+    for label, text in rows(known.again):
+        yield from _labelled(label, text)
     if known.tasks:
         yield from _array(known)
     yield from _decided(known.decision)
@@ -132,6 +138,8 @@ def _why(known: Known) -> Iterator[str]:
         yield from _labelled("", f"first to fail: {first}")
     if finding.reason not in (NONE, NO_SIGNATURE) and finding.evidence:
         yield from _labelled("", _SOURCE[finding.evidence[0].source])
+    if kept := saved(finding):
+        yield from _labelled("saved", kept)
     if finding.advice:
         yield from _labelled("try", finding.advice)
     yield from _before(known)
@@ -263,6 +271,7 @@ def facts(known: Known) -> dict[str, Any]:
         "read": list(known.read),
         "similar": _plain(known.similar),
         "earlier": _plain(known.earlier),
+        "resubmissions": [_plain(one) for one in known.again],
         "decision": known.decision.decision if known.decision is not None else None,
         "usage": _plain(known.usage),
         "tasks": [

@@ -6,12 +6,13 @@ utilisation per cent; None is "not known". A reader passes over fields that it d
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from profiler.findings import Finding, Source
 from profiler.records import GpuSeries, GpuUse, HostUse, JobRef, NodeEvent
+from profiler.resubmissions import Resubmission
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -109,11 +110,12 @@ class NodeUse(msgspec.Struct, frozen=True, omit_defaults=True):
     note: str = ""
 
 
-class Usage(msgspec.Struct, frozen=True):
-    """A job's use of its GPUs and nodes."""
+class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A job's use of its GPUs and nodes; and what follows if it failed, once that is decided."""
 
     job: JobSummary
     nodes: tuple[NodeUse, ...]
+    resubmission: Resubmission | None = None
 
 
 class NodeSeries(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -218,6 +220,21 @@ class VerdictAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     similar: Similar | None = None
 
 
+class Resubmissions(msgspec.Struct, frozen=True):
+    """What was decided after each failed attempt at a job, the oldest attempt first."""
+
+    resubmissions: tuple[Resubmission, ...]
+
+
+class Clearance(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Somebody has looked after a node: what speaks against it from before `at` does not count any more."""
+
+    node: str
+    at: float
+    by: str = ""
+    why: str = ""
+
+
 class DecisionAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """What gsub decided when the job was submitted, and how the job was found; None: not known, or not there.
 
@@ -249,3 +266,54 @@ class Reasons(msgspec.Struct, frozen=True, omit_defaults=True):
     reasons: tuple[ReasonRow, ...]
     since: float
     until: float
+
+
+class NodeEvidence(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What speaks against a node from one source: `votes` of `users`, one for each user, workload and day, and one for
+    all that failed at once.
+
+    Both lose half their weight in some days: `weight` is what is left of the votes, `trials` of all workloads that ran
+    there. `probability` that they fail there more than elsewhere in the partition; the votes came from `since` to
+    `last`.
+    """
+
+    votes: int
+    users: int
+    weight: float
+    trials: float
+    probability: float
+    since: float | None = None
+    last: float | None = None
+
+
+class BadNode(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A node of a partition that evidence speaks against, for one reason. `avoided`: jobs keep off it.
+
+    Only operators are told the rest, and of nodes that are not avoided: `by`, whose evidence is enough ("" for
+    nobody's), and the evidence, root's and users' apart.
+    """
+
+    node: str
+    partition: str
+    reason: str
+    avoided: bool = False
+    by: Literal["", "root", "user"] = ""
+    root: NodeEvidence | None = None
+    user: NodeEvidence | None = None
+
+
+class BadNodes(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Nodes that evidence speaks against, the worst of each partition first, as of `at` (None: not weighed yet).
+
+    `cleared`: those that somebody has looked after, and when. Operators only.
+    """
+
+    nodes: tuple[BadNode, ...] = ()
+    at: float | None = None
+    cleared: tuple[Clearance, ...] = ()
+
+
+class ClearNode(msgspec.Struct, frozen=True):
+    """What an operator says who clears a node: why."""
+
+    why: Annotated[str, msgspec.Meta(min_length=1, max_length=500)]

@@ -48,7 +48,9 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     `confidence` is from 0 to 1. `signature` names the rule that decided; `fingerprint` is the same for the same
     evidence in other runs ("" without any). `evidence` has the deciding line first. `rank` and `node` are the first to
     fail, where known. `unseen` says in a sentence each what could not be read, `remarks` what else a user should know.
-    `progressed` is whether the log shows work done before it failed; None: it does not show.
+    `progressed` is whether the log shows work done before it failed; None: it does not show. `checkpoint` is the path
+    or address of the last checkpoint that the log shows to have been saved, "" without any; `resumes` says that the
+    program told, through `gsub.train`, that it goes on from it.
     """
 
     reason: _Word
@@ -63,3 +65,5 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     unseen: Annotated[tuple[_Text, ...], Meta(max_length=32)] = ()
     remarks: Annotated[tuple[_Text, ...], Meta(max_length=16)] = ()
     progressed: bool | None = None
+    checkpoint: _Text = ""
+    resumes: bool = False

@@ -39,6 +39,8 @@ _EVIDENCE_SECONDS: Final = 300.0
 _UNSEEN: Final = 0.05  # of a job's time: more leaves room for a peak that nobody saw
 _NOTABLE_SECONDS: Final = 60.0
 _NOTABLE: Final = 0.05
+_QUEUED: Final = ("update", "release")
+"""Steps that a decision can stop at whose job is queued again all the same, only not changed."""
 _SPARE: Final = 1.2  # over what was measured
 _GIB: Final = 1 << 30
 _MARGIN: Final = "  "
@@ -52,7 +54,7 @@ def receipt(usage: Usage) -> tuple[str, ...]:
         ("GPU memory", _gpu_memory(job)),
         ("host", _host(usage)),
         ("not known", "; ".join(_unknown(usage)) or "nothing: all was watched from start to end"),
-        ("next time", _next(usage)),
+        ("next time", _again(usage) or _next(usage)),
     )
     return (f"job {headline(job)}", *(f"{_MARGIN}{label:<11} {text}" for label, text in rows))
 
@@ -218,6 +220,15 @@ def _some(names: Sequence[str]) -> str:
 
 
 # --- what to ask for next -------------------------------------------------------------------------------------------
+
+
+def _again(usage: Usage) -> str:
+    """That it is tried again, and as which attempt; "" where it is not."""
+    decided = usage.resubmission
+    if decided is None or (decided.state == "stopped" and decided.step not in _QUEUED):
+        return ""
+    when = "to be tried" if decided.state == "planned" else "tried"
+    return f"{when} again as attempt {decided.restarts + 2} (gsub why {shown_id(usage.job)})"
 
 
 def _next(usage: Usage) -> str:

@@ -32,6 +32,7 @@ __all__ = [
     "listing",
     "misplaced",
     "named_tables",
+    "pairs",
     "quoted",
     "ratio",
     "table",
@@ -231,6 +232,26 @@ def listing(kind: Kind, what: str) -> Kind:
         return items
 
     return Kind(what, read, quoted, path=kind.path)
+
+
+def pairs(names: Iterable[str], kind: Kind, what: str, where: str) -> Kind:
+    """A table of values of one kind by name, read as pairs in the order of their names.
+
+    `names` are those that there are; `where` says what they are and where a reader finds them.
+    """
+    known = tuple(names)
+
+    def read(value: object) -> tuple[tuple[str, Any], ...]:
+        if not isinstance(value, dict):
+            raise misplaced(what, value, "Write it as a table of its own, with lines like name = value.")
+        for name in value:
+            if name not in known:
+                hint = did_you_mean(name, known)
+                remedy = f"Use {where}{hint}{'?' if hint else '.'}"
+                raise BadValueError(f"there is no {quoted(name)}", remedy)
+        return tuple(sorted((name, kind.parse(item)) for name, item in value.items()))
+
+    return Kind(what, read, quoted)
 
 
 def _flag(value: object) -> bool:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from site_configs.kinds import did_you_mean, quoted
+from site_configs.resubmit_table import LONGEST_BACKOFF, Resubmit
 from site_configs.site_model import (
     MODES,
     Account,
@@ -41,7 +42,7 @@ from site_configs.site_model import (
 )
 from site_configs.textfile import read_text
 from site_configs.toml_table import Problem, Reader
-from site_configs.units import format_size
+from site_configs.units import format_duration, format_size
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -64,6 +65,7 @@ __all__ = [
     "Profiles",
     "Receipt",
     "Resources",
+    "Resubmit",
     "Service",
     "Site",
     "SiteError",
@@ -188,9 +190,34 @@ def _contradictions(site: Site) -> Iterator[Problem]:
     yield from _rollouts("policy", site.policy.mode, site.policy.rollout)
     for account in site.accounts.values():
         yield from _rollouts(f"accounts.{account.name}", account.mode, account.rollout)
+    yield from _resubmit(site.resubmit)
     yield from _caps("resources", site.resources, None)
     for partition in site.partitions.values():
         yield from _partition(site, partition, f"partitions.{partition.name}")
+
+
+def _resubmit(given: Resubmit) -> Iterator[Problem]:
+    if given.budget > given.budget_most:
+        yield Problem(
+            "resubmit.budget",
+            str(given.budget),
+            f"more than budget_most, which is {given.budget_most}",
+            "Raise budget_most or lower the budget.",
+        )
+    if given.backoff_most > LONGEST_BACKOFF:
+        yield Problem(
+            "resubmit.backoff_most",
+            quoted(format_duration(given.backoff_most)),
+            "longer than an hour",
+            'Lower it to "1 h" at most: gsub-act sets no start that is further ahead.',
+        )
+    elif given.backoff > given.backoff_most:
+        yield Problem(
+            "resubmit.backoff",
+            quoted(format_duration(given.backoff)),
+            f"longer than backoff_most, which is {quoted(format_duration(given.backoff_most))}",
+            "Raise backoff_most or lower the backoff.",
+        )
 
 
 def _rollouts(where: str, mode: Mode | None, rollout: int) -> Iterator[Problem]:

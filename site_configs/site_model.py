@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from site_configs import kinds as t
+from site_configs.resubmit_table import Resubmit
 
 if TYPE_CHECKING:
     from site_configs.topology import Topologies
@@ -33,6 +34,7 @@ __all__ = [
     "Profiles",
     "Receipt",
     "Resources",
+    "Resubmit",
     "Service",
     "Site",
     "Slurm",
@@ -386,6 +388,7 @@ class Site:
     resources: Resources = t.key(Resources(), t.table(Resources), "")
     smoke: Smoke = t.key(Smoke(), t.table(Smoke), "")
     failures: Failures = t.key(Failures(), t.table(Failures), "")
+    resubmit: Resubmit = t.key(Resubmit(), t.table(Resubmit), "")
     profiles: Profiles = t.key(Profiles(), t.table(Profiles), "")
     service: Service = t.key(Service(), t.table(Service), "")
     store: Store = t.key(Store(), t.table(Store), "")

@@ -96,7 +96,6 @@ VALUES: list[tuple[dict[str, Any], list[Any], Any]] = [
     ({}, ["nvmlDeviceGetAttributes", GPU], "NOT_SUPPORTED"),
     ({}, ["nvmlDeviceGetComputeRunningProcesses", GPU], []),
     ({}, ["nvmlDeviceGetSupportedEventTypes", GPU], 8),
-    ({}, ["nvmlDeviceGetTotalEnergyConsumption", GPU], 0),
     ({}, ["nvmlDeviceGetSamples", GPU, 0, 0], "NOT_SUPPORTED"),
     ({}, ["nvmlDeviceGetSamples", GPU, 1, 2**63], "NOT_FOUND"),
     ({}, ["nvmlDeviceGetFanSpeed", GPU], "FUNCTION_NOT_FOUND"),
@@ -107,6 +106,13 @@ VALUES: list[tuple[dict[str, Any], list[Any], Any]] = [
 def test_each_value(emulation: Emulation, values: dict[str, Any], call: list[Any], answer: Any) -> None:
     emulation.gpus.set(NODE, 1, **values)
     assert emulation.ask(call) == [answer]
+
+
+def test_energy_begins_at_nothing(emulation: Emulation) -> None:
+    """It grows from the first look on, at an idle GPU's power: so some millijoules by the answer, and no kilojoule."""
+    emulation.gpus.set(NODE, 1)
+    [energy] = emulation.ask(["nvmlDeviceGetTotalEnergyConsumption", GPU])
+    assert 0 <= energy < 1_000_000
 
 
 def test_memory_in_both_versions(emulation: Emulation) -> None:

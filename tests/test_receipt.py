@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from profiler.answers import JobSummary, NodeUse, Usage
 from profiler.receipt import LINES, receipt
 from profiler.records import GpuRef, GpuUse, HostUse
+from profiler.resubmissions import Resubmission
 from profiler.wording import plain, size, span, time_option
 
 GIB = 1 << 30
@@ -186,6 +187,27 @@ NO_EVIDENCE = [
 @pytest.mark.parametrize(("of", "why"), NO_EVIDENCE, ids=range(len(NO_EVIDENCE)))
 def test_no_advice_without_evidence(of: Usage, why: str):
     assert advice(of) == f"no advice: {why}"
+
+
+@pytest.mark.parametrize(
+    ("state", "step", "said"),
+    [
+        ("planned", "requeue", "to be tried again as attempt 2 (gsub why 12)"),
+        ("requeued", "update", "tried again as attempt 2 (gsub why 12)"),
+        ("done", "", "tried again as attempt 2 (gsub why 12)"),
+        ("stopped", "update", "tried again as attempt 2 (gsub why 12)"),
+        (
+            "stopped",
+            "requeue",
+            "a longer --time than 1 h 30 min, or a checkpoint to go on from (its time ran out)",
+        ),
+        ("stopped", "", "a longer --time than 1 h 30 min, or a checkpoint to go on from (its time ran out)"),
+    ],
+)
+def test_a_job_that_is_tried_again_needs_no_advice(state: Any, step: Any, said: str):
+    row = Resubmission("dev", 12, 0, "time_limit", "from_checkpoint", state, 1e9, "", step=step)
+    of = msgspec.structs.replace(usage(state="TIMEOUT"), resubmission=row)
+    assert advice(of) == said and len(receipt(of)) == LINES
 
 
 def test_a_job_that_slurm_has_not_spoken_of_since_its_end():

@@ -191,6 +191,10 @@ VALID: dict[str, tuple[str, Callable[[Site], bool]]] = {
         'failures.signatures = ["a.toml", "/b.toml"]',
         lambda s: s.failures.signatures == ("/etc/gsub/a.toml", "/b.toml"),
     ),
+    "actions by reason": (
+        'resubmit = {budget = 1, actions = {nccl_error = "once", gpu_oom = "never"}}',
+        lambda s: s.resubmit.actions == (("gpu_oom", "never"), ("nccl_error", "once")),
+    ),
     "a cap that equals the share": (
         "partitions.p = {gpus_per_node = 8, cpus_per_node = 64, resources = {max_cpus_per_gpu = 8}}",
         lambda s: s.partitions["p"].resources.max_cpus_per_gpu == 8,
@@ -266,6 +270,16 @@ INVALID = [
     ('resources.max_memory_per_gpu = "64"', ["a number without a unit", "1024M"]),
     ('resources.max_memory_per_gpu = "64 gigs"', ["not a size"]),
     ('resources.max_memory_per_gpu = "1K"', ["not a whole number of MiB"]),
+    # actions after failures
+    ('resubmit.actions.gpu_omm = "never"', ["resubmit.actions", '"gpu_omm"', 'did you mean "gpu_oom"']),
+    ('resubmit.actions.gpu_oom = "thrice"', ["resubmit.actions", '"never", "once", "other_node"']),
+    ('resubmit.actions = "never"', ["resubmit.actions", "a text where actions by reason belongs"]),
+    ("resubmit.budget = 9\nresubmit.budget_most = 8", ["resubmit.budget = 9", "budget_most, which is 8"]),
+    ('resubmit.backoff_most = "2 h"', ["resubmit.backoff_most", "longer than an hour", '"1 h"']),
+    (
+        'resubmit = {backoff = "5 min", backoff_most = "1 min"}',
+        ["resubmit.backoff =", "longer than backoff_most"],
+    ),
     # names, lists, paths, addresses
     ('operators = "ada"', ["operators", "a text where a list of user names belongs", '["ada"]']),
     ('operators = ["ada", "ada"]', ['"ada" stands twice']),

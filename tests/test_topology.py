@@ -599,8 +599,8 @@ def test_topologies_are_values():
 
 def test_a_large_cluster_is_read_quickly():
     leaves = [f"SwitchName=leaf{i} Nodes=n[{16 * i}-{16 * i + 15}]" for i in range(1000)]
-    start = time.perf_counter()
+    start = time.process_time()
     topology = topology_conf.parse("\n".join([*leaves, "SwitchName=spine Switches=leaf[0-999]"]))
     free = dict.fromkeys(topology.nodes, 8)
     assert topology.fewest_leaves(free, gpus=16 * 8 * 10) == 10
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 30  # a second; minutes where each node is looked for among all

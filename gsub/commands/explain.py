@@ -16,7 +16,7 @@ from gsub.site import check_site
 from gsub.term import is_terminal
 
 
-class _Verbatim(click.Command):
+class Verbatim(click.Command):
     """All words but a first cry for help are sbatch's and ours, to be read as `gsub` itself reads them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -28,7 +28,7 @@ class _Verbatim(click.Command):
         return []
 
 
-@click.command(cls=_Verbatim, options_metavar="[OPTIONS]")
+@click.command(cls=Verbatim, options_metavar="[OPTIONS]")
 @click.argument("words", nargs=-1, metavar="SCRIPT [ARGS]")
 def explain(words: Sequence[str]) -> int:
     """What gsub would change about a job, and why. Nothing is submitted.

@@ -58,7 +58,8 @@ def row(job: Job, now: datetime) -> tuple[str, ...]:
     """A job's cells, one for each of COLUMNS; harmless text."""
     shown = f"{job.id}_[{job.array_tasks}]" if job.array_tasks else job.shown_id
     gpus = job.gpu_count
-    where = str(job.nodes) if job.nodes else f"({job.reason})" if job.reason else ""
+    attempt = f", attempt {job.restarts + 1}" if job.restarts else ""
+    where = str(job.nodes) if job.nodes else f"({job.reason}{attempt})" if job.reason else ""
     cells = (
         shown,
         job.name,

@@ -58,9 +58,12 @@ def _submit(line: CommandLine, environ: Mapping[str, str], folder: str) -> int:
     as_json, watch = "--json" in line.ours, "--watch" in line.ours
     # Handed on as it is, unless we are asked for more than sbatch would say.
     words = line.audible if as_json or watch else line.sbatch
+    from gsub.preflight.gate import gate
+
+    looked = gate(line, environ, folder)
     listener = _Screen(line, silent=as_json)
     try:
-        answer = run(words, listener.listener(), environ=environ, folder=folder)
+        answer = run(words, listener.listener(), environ=environ, folder=folder, stdin=looked.stdin)
     finally:
         listener.spinner.hide()
     if answer.returncode < 0:
@@ -69,7 +72,8 @@ def _submit(line: CommandLine, environ: Mapping[str, str], folder: str) -> int:
         raise _meant(line, explain(answer.errors))
     listener.message(answer.errors.encode())
     if as_json:
-        print_json(_facts(line, answer))
+        found = [finding.facts() for finding in looked.verdict.findings]
+        print_json(_facts(line, answer) | ({"preflight": found} if found else {}))
     elif watch and answer.submitted is not None:
         job = answer.submitted
         if job.cluster is not None:

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from profiler.store.facts import JobFacts, Wanted
     from profiler.store.judging import Case, Judged
     from profiler.store.queries import CursorError, EventQuery, JobQuery
+    from profiler.store.resubmissions import Due, Undecided
     from profiler.store.store import Store, open_store
     from profiler.store.verdicts import ReasonsQuery, VerdictQuery
 
 __all__ = [
     "Case",
     "CursorError",
+    "Due",
     "EventQuery",
     "JobFacts",
     "JobQuery",
@@ -27,6 +29,7 @@ __all__ = [
     "ReasonsQuery",
     "Store",
     "StoreError",
+    "Undecided",
     "VerdictQuery",
     "Wanted",
     "open_store",
@@ -43,6 +46,8 @@ _HOMES = {
     "CursorError": "queries",
     "EventQuery": "queries",
     "JobQuery": "queries",
+    "Due": "resubmissions",
+    "Undecided": "resubmissions",
     "Store": "store",
     "open_store": "store",
     "ReasonsQuery": "verdicts",

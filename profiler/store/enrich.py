@@ -21,8 +21,8 @@ __all__ = ["enrich", "put_decisions", "wanting"]
 
 _RUNNING: Final = 120.0
 """Seconds until Slurm is asked again about a job that runs: its end is told by its nodes, at once."""
-_ENDING: Final = 15.0
-"""... about one whose nodes say that it is over."""
+_ENDING: Final = 2.0
+"""... about one whose nodes say that it is over: in a moment Slurm knows how."""
 _PAUSES: Final = (15.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
 """... about one of which it said nothing, each time more."""
 _GIVE_UP: Final = 7 * 86400.0

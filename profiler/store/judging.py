@@ -19,8 +19,11 @@ from sqlalchemy import Connection, and_, bindparam, delete, or_, select
 from profiler.answers import JobSummary, NodeUse
 from profiler.findings import Finding, Source
 from profiler.records import GpuRef, GpuUse, JobFinding, JobRef, NodeEvent
+from profiler.store.bodies import body_of, readable
 from profiler.store.bulk import chunks, lock, upsert
-from profiler.store.merge import Changes, clean
+from profiler.store.marks import Failed, unmark
+from profiler.store.marks import mark as mark_failed
+from profiler.store.merge import END_SOURCES, Changes, clean
 from profiler.store.queries import LISTED, event_of, gpu_use, host_use
 from profiler.store.schema import finding, gpu_usage, job, job_node, node_event, unjudged, verdict
 
@@ -47,11 +50,9 @@ _EVENTS: Final = 64
 """Events of one attempt that are looked at: the last ones, near its end."""
 _ENDED: Final = 500
 """Attempts that one batch of events may bring up again."""
-_BODY: Final = 64 << 10
-"""Bytes of a finding as it is kept."""
+_BY_EPILOG: Final = END_SOURCES.index("epilog")
 _WELL: Final = ("COMPLETED", "PENDING", "RUNNING", "SUSPENDED")
 
-_decoder = msgspec.json.Decoder(Finding)
 _gpu_refs = msgspec.json.Decoder(tuple[GpuRef, ...])
 
 
@@ -61,6 +62,7 @@ class Case:
 
     `job` has Slurm's word (`state` None: it gave none), `nodes` the nodes that told of it, each with those GPUs only
     whose figures speak of trouble, `events` what happened on them meanwhile, to GPUs of this job or to the whole node.
+    `silent` are those of its nodes on which no epilog has told of its end.
     """
 
     key: int
@@ -70,6 +72,7 @@ class Case:
     finding: Finding | None = None
     nodes: tuple[NodeUse, ...] = ()
     events: tuple[NodeEvent, ...] = ()
+    silent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,24 +123,6 @@ def _row(pk: int, record: JobFinding) -> dict[str, Any]:
         "at": record.at,
         "body": body_of(record.finding),
     }
-
-
-def body_of(one: Finding) -> str:
-    """A finding as it is kept. One that is too long loses its last evidence and remarks: the first decides."""
-    data = msgspec.json.encode(one)
-    while len(data) > _BODY and (len(one.evidence) > 1 or one.unseen or one.remarks):
-        one = msgspec.structs.replace(
-            one, evidence=one.evidence[: max(1, len(one.evidence) // 2)], unseen=one.unseen[:1], remarks=()
-        )
-        if len(one.evidence) <= 1:
-            one = msgspec.structs.replace(one, unseen=())
-        data = msgspec.json.encode(one)
-    return data.decode()
-
-
-def finding_of(body: str) -> Finding:
-    """What `body_of` wrote."""
-    return _decoder.decode(body)
 
 
 # Marks
@@ -244,8 +229,11 @@ def _cases(connection: Connection, cluster: str, marks: Mapping[int, int]) -> li
         gpus.setdefault((row["job"], row["node"]), []).append((row["place"], gpu_use(row)))
     nodes: dict[int, list[NodeUse]] = {}
     held: dict[int, dict[str, tuple[GpuRef, ...] | None]] = {}
+    silent: dict[int, list[str]] = {}
     for row in connection.execute(_NODES, keys).mappings():
         pk, name = row["job"], row["node"]
+        if row["end_source"] != _BY_EPILOG:
+            silent.setdefault(pk, []).append(name)
         held.setdefault(pk, {})[name] = None if row["gpus"] is None else _gpu_refs.decode(row["gpus"])
         nodes.setdefault(pk, []).append(
             NodeUse(
@@ -269,21 +257,14 @@ def _cases(connection: Connection, cluster: str, marks: Mapping[int, int]) -> li
             mark=marks[pk],
             job=jobs[pk],
             derived_exit_code=derived[pk],
-            finding=_read(findings[pk][1]) if pk in findings else None,
+            finding=readable(findings[pk][1]) if pk in findings else None,
             nodes=tuple(sorted(nodes.get(pk, ()), key=lambda one: one.node)),
             events=_events(connection, cluster, jobs[pk], held.get(pk, {})),
+            silent=tuple(sorted(silent.get(pk, ()))),
         )
         for pk in marks
         if pk in jobs
     ]
-
-
-def _read(body: str) -> Finding | None:
-    """A finding; None for one that another release wrote and this one cannot read: it must not hold up the others."""
-    try:
-        return finding_of(body)
-    except msgspec.MsgspecError:
-        return None
 
 
 def _events(
@@ -360,9 +341,22 @@ def put(connection: Connection, judged: Sequence[Judged], at: float) -> tuple[Ju
     well = [{"job_": one.case.key} for one in current if one.finding is None]
     if well:
         connection.execute(_NOTHING, well)
+    _mark(connection, current, at)
     return tuple(
         one for one in current if one.finding is not None and before.get(one.case.key) != one.finding.reason
     )
+
+
+def _mark(connection: Connection, judged: Sequence[Judged], at: float) -> None:
+    """With the verdict itself: no failure may be forgotten between it and what follows."""
+    failed = []
+    for one in judged:
+        if one.finding is not None and one.finding.reason != "none":
+            of = one.case.job
+            failed.append(Failed(one.case.key, of.cluster, of.uid, of.ended, clean(one.finding.reason)))
+    mark_failed(connection, failed, at)
+    keys = {one.key for one in failed}
+    unmark(connection, [one.case.key for one in judged if one.case.key not in keys])
 
 
 def _verdict(judged: Judged, what: Finding, now: float) -> dict[str, Any]:

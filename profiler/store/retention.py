@@ -18,9 +18,12 @@ from profiler.store.schema import (
     job_node,
     node,
     node_check,
+    node_clearance,
     node_event,
+    resubmission,
     series,
     smoke,
+    undecided,
     unjudged,
     verdict,
 )
@@ -81,6 +84,7 @@ def purge(
             delete(node_check).where(tuple_(node_check.c.cluster, node_check.c.node).in_(silent))
         )
         connection.execute(delete(node).where(node.c.heard < before))
+        connection.execute(delete(node_clearance).where(node_clearance.c.at < before))
     return Purged(jobs, courses, events, decisions)
 
 
@@ -133,7 +137,7 @@ def _jobs(
         ).scalars()
     )
     if old:
-        for table in (gpu_usage, job_node, series, finding, unjudged, verdict):
+        for table in (gpu_usage, job_node, series, finding, unjudged, verdict, undecided, resubmission):
             connection.execute(delete(table).where(table.c.job.in_(old)))
         connection.execute(delete(job).where(job.c.pk.in_(old)))
     return (keys[-1].sort_at, keys[-1].pk), len(old)

@@ -34,8 +34,11 @@ __all__ = [
     "job",
     "job_node",
     "metadata",
+    "node_clearance",
     "node_event",
+    "resubmission",
     "series",
+    "undecided",
     "unjudged",
     "verdict",
 ]
@@ -271,6 +274,47 @@ verdict = Table(
     Column("body", Text(), nullable=False),
 )
 
+# Attempts that failed just now, of which it is to be decided what follows
+undecided = Table(
+    "undecided",
+    metadata,
+    _job_key(),
+    Column("cluster", Text(), nullable=False),
+    Column("uid", _Big),
+    # When it is to be looked at, by the service's clock
+    Column("due", _Real, nullable=False),
+    # Another one with each verdict: what was decided by an older one is not written
+    Column("mark", _Big, nullable=False),
+)
+
+# What follows a failed attempt. What is searched by stands beside the whole of it (`body`)
+resubmission = Table(
+    "resubmission",
+    metadata,
+    _job_key(),
+    Column("cluster", Text(), nullable=False),
+    Column("job_id", _Big, nullable=False),
+    Column("restarts", Integer(), nullable=False),
+    Column("uid", _Big),
+    Column("state", Text(), nullable=False),
+    Column("reason", Text(), nullable=False),
+    # When it is worked on next; null: never again
+    Column("due", _Real),
+    Column("at", _Real, nullable=False),
+    Column("body", Text(), nullable=False),
+)
+
+# From when on evidence against a node counts: somebody has looked after it
+node_clearance = Table(
+    "node_clearance",
+    metadata,
+    Column("cluster", Text(), primary_key=True),
+    Column("node", Text(), primary_key=True),
+    Column("at", _Real, nullable=False),
+    *_text("by", "why"),
+    sqlite_with_rowid=False,
+)
+
 # A measured speed of a workload with so many CPUs and so much memory
 profile_point = Table(
     "profile_point",
@@ -384,6 +428,25 @@ SEARCHED = (
     Index("ix_decision_at", decision.c.at),
     Index("ix_decision_job", decision.c.cluster, decision.c.job_id),
     Index("ix_unjudged_due", unjudged.c.cluster, unjudged.c.due, unjudged.c.job, unjudged.c.mark),
+    Index("ix_undecided_due", undecided.c.cluster, undecided.c.due, undecided.c.job, undecided.c.uid),
+    # Those that are still to be worked on are few among all that ever were
+    Index(
+        "ix_resubmission_due",
+        resubmission.c.cluster,
+        resubmission.c.due,
+        resubmission.c.job,
+        resubmission.c.uid,
+        sqlite_where=text("due IS NOT NULL"),
+        postgresql_where=text("due IS NOT NULL"),
+    ),
+    Index(
+        "ix_resubmission_job",
+        resubmission.c.cluster,
+        resubmission.c.job_id,
+        resubmission.c.restarts,
+        resubmission.c.job,
+        resubmission.c.uid,
+    ),
     # Pages of verdicts are read from one of these alone
     Index(
         "ix_verdict_at",

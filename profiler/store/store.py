@@ -18,9 +18,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from sqlalchemy import Connection
 
 from profiler.answers import (
+    Clearance,
     DecisionAnswer,
     Events,
     Jobs,
@@ -33,7 +35,10 @@ from profiler.answers import (
     Verdicts,
 )
 from profiler.records import Record
+from profiler.resubmissions import PastAttempt, Resubmission
+from profiler.store import clearances as clearances_
 from profiler.store import enrich, ingest, judging, queries, upgrade
+from profiler.store import resubmissions as resubmissions_
 from profiler.store import retention as retention_
 from profiler.store import verdicts as verdicts_
 from profiler.store.backup import Copied, back_up
@@ -43,6 +48,7 @@ from profiler.store.errors import StoreError, told
 from profiler.store.facts import JobFacts, Wanted
 from profiler.store.judging import Case, Judged
 from profiler.store.queries import EventQuery, JobQuery
+from profiler.store.resubmissions import Due, Undecided
 from profiler.store.retention import Purged
 from profiler.store.verdicts import ReasonsQuery, VerdictQuery
 
@@ -141,6 +147,30 @@ class Store:
         with self.writing("Verdicts cannot be written.") as connection:
             return judging.put(connection, judged, time.time() if at is None else at)
 
+    def put_resubmissions(
+        self, rows: Sequence[Resubmission], at: float | None = None, *, of: Sequence[Undecided] = ()
+    ) -> tuple[Resubmission, ...]:
+        """Write what follows failed attempts, or what has come of it; those of them that were written.
+
+        `of` are those of `undecided` that the rows answer. Not written is a row of one that was judged anew meanwhile:
+        it comes again. Nor is one of an attempt that is not there, or one that would undo what is done.
+        """
+        if not rows:
+            return ()
+        with self.writing("What follows failed jobs cannot be written.") as connection:
+            return resubmissions_.put(connection, rows, time.time() if at is None else at, of)
+
+    def put_off(self, of: Sequence[Undecided], until: float) -> None:
+        """Let `undecided` not have these before `until`, unless they are judged anew."""
+        if of:
+            with self.writing("Decisions cannot be put off.") as connection:
+                resubmissions_.put_off(connection, of, until)
+
+    def clear_node(self, cluster: str, node: str, at: float, by: str, why: str) -> None:
+        """Let nothing from before `at` count against a node: `by` has looked after it, and says `why`."""
+        with self.writing("The node cannot be cleared.") as connection:
+            clearances_.clear(connection, cluster, Clearance(node, at, by, why))
+
     # What is asked
 
     def job(self, cluster: str, job_id: int, restarts: int | None = None) -> JobSummary | None:
@@ -170,7 +200,10 @@ class Store:
         """What a job did on its nodes, or on one of them."""
         with self.reading("The job's usage cannot be read.") as connection:
             found = queries.find(connection, cluster, job_id, restarts)
-            return None if found is None else queries.usage(connection, *found, node)
+            if found is None:
+                return None
+            decided = resubmissions_.of_attempt(connection, found[0])
+            return msgspec.structs.replace(queries.usage(connection, *found, node), resubmission=decided)
 
     def series(
         self,
@@ -200,6 +233,34 @@ class Store:
         """Attempts whose verdict is to be made now, or made again, each with all that is known of it."""
         with self.reading("Attempts without a verdict cannot be listed.") as connection:
             return judging.cases(connection, cluster, limit, now)
+
+    def undecided(self, cluster: str, limit: int, now: float) -> tuple[Undecided, ...]:
+        """Attempts that failed a moment ago, of which it is to be decided what follows; users in turn.
+
+        Each was marked with its verdict, in one transaction, and stays until `put_resubmissions` answers it.
+        """
+        with self.reading("Failed jobs cannot be listed.") as connection:
+            return resubmissions_.to_decide(connection, cluster, limit, now)
+
+    def due_resubmissions(self, cluster: str, limit: int, now: float) -> tuple[Due, ...]:
+        """What was decided and has not ended, and is due; users in turn, of each the longest due first."""
+        with self.reading("What is to be done for failed jobs cannot be listed.") as connection:
+            return resubmissions_.due(connection, cluster, limit, now)
+
+    def resubmissions(self, cluster: str, job_id: int, uid: int | None = None) -> tuple[Resubmission, ...]:
+        """What followed each failed attempt at a job (of `uid` only, if given), the oldest attempt first."""
+        with self.reading("What followed the job's failures cannot be read.") as connection:
+            return resubmissions_.of_job(connection, cluster, job_id, uid)
+
+    def past_of(self, cluster: str, job_id: int, before_restarts: int) -> tuple[PastAttempt, ...]:
+        """The attempts at a job before that one, the oldest first; the last hundred of them."""
+        with self.reading("The job's earlier attempts cannot be read.") as connection:
+            return resubmissions_.past_of(connection, cluster, job_id, before_restarts)
+
+    def clearances(self, cluster: str) -> tuple[Clearance, ...]:
+        """The nodes that somebody has looked after, and the last time of each."""
+        with self.reading("Cleared nodes cannot be listed.") as connection:
+            return clearances_.clearances(connection, cluster)
 
     def verdicts(self, query: VerdictQuery) -> Verdicts:
         """A page of verdicts, the last to end first. Raises CursorError."""

@@ -10,8 +10,8 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, and_, func, select
 
 from profiler.answers import JobSummary, ReasonRow, Reasons, Similar, Verdict, Verdicts
+from profiler.store.bodies import finding_of
 from profiler.store.bulk import chunks
-from profiler.store.judging import finding_of
 from profiler.store.queries import LIMIT, LISTED, STATE, page, unsearched
 from profiler.store.schema import decision as decision_
 from profiler.store.schema import job, verdict

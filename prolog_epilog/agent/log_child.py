@@ -177,6 +177,8 @@ def checked(line: bytes, question: Question) -> Finding:
         unseen=tuple(one_line(each, 600) for each in finding.unseen),
         remarks=tuple(one_line(each, 600) for each in finding.remarks),
         progressed=finding.progressed,
+        checkpoint=one_line(finding.checkpoint, 600),
+        resumes=finding.resumes,
     )
 
 

@@ -18,9 +18,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
+import msgspec
+
 from profiler.findings import Evidence, Finding, Tier
 from prolog_epilog.failures import elastic, trace
 from prolog_epilog.failures.advice import ADVICE
+from prolog_epilog.failures.checkpoint import last_saved, save_of
 from prolog_epilog.failures.choose import Choice, choose
 from prolog_epilog.failures.exits import reason_of_exit
 from prolog_epilog.failures.judge import SlurmWord, judge
@@ -28,7 +31,7 @@ from prolog_epilog.failures.mask import mask
 from prolog_epilog.failures.matcher import Hit, Matcher
 from prolog_epilog.failures.naming import Namer
 from prolog_epilog.failures.signature import Rules, load
-from prolog_epilog.failures.signs import Case, Counter, Mark, Sign, counter
+from prolog_epilog.failures.signs import Case, Counter, Mark, Save, Sign, counter
 from prolog_epilog.failures.taxonomy import NO_SIGNATURE
 from prolog_epilog.failures.text import Line, LogText, decoded
 
@@ -77,7 +80,10 @@ def classify(logs: Sequence[LogText], ended: Ended = Ended(), rules: Rules | Non
         silent = Finding(NO_SIGNATURE, unseen=unseen, remarks=("The log is empty.",) if logs else ())
         return _joined(silent, ended)
     case = case_of(logs, rules)
-    return _joined(_finding(logs, case, choose(case), unseen), ended)
+    finding = _finding(logs, case, choose(case), unseen)
+    if (saved := last_saved(case.saves, logs)) is not None:
+        finding = msgspec.structs.replace(finding, checkpoint=saved.path, resumes=saved.ours)
+    return _joined(finding, ended)
 
 
 def _joined(finding: Finding, ended: Ended) -> Finding:
@@ -87,17 +93,18 @@ def _joined(finding: Finding, ended: Ended) -> Finding:
 
 
 def case_of(logs: Sequence[LogText], rules: Rules | None = None) -> Case:
-    """All signs, marks and counts of these logs."""
+    """All signs, marks, counts and checkpoints of these logs."""
     matcher, namer = _tools(rules if rules is not None else load())
     signs: list[Sign] = []
     marks: list[Mark] = []
+    saves: list[Save] = []
     progress: list[tuple[Counter, ...]] = []
     for number, given in enumerate(logs):
         log = given
         said = elastic.error_file(log.data)
         if said is not None:
             log = LogText.of(log.name, (said.callstack or said.message).encode())
-        found, kept = _read(number, log, matcher, namer, max(_LINES // len(logs), 60))
+        found, kept, named = _read(number, log, matcher, namer, max(_LINES // len(logs), 60))
         if len(logs) > 1:
             found = [sign if sign.at is not None else replace(sign, at=_time(log, sign)) for sign in found]
         if said is not None and said.at is not None:
@@ -105,23 +112,29 @@ def case_of(logs: Sequence[LogText], rules: Rules | None = None) -> Case:
         signs += _ends_of(found, _SIGNS // len(logs))
         marks += _ends_of(kept, _SIGNS // len(logs))
         progress.append(_progress(log, found))
-    return Case(tuple(signs), tuple(marks), tuple(progress), tuple(len(log) for log in logs))
+        saves += named
+    lengths = tuple(len(log) for log in logs)
+    return Case(tuple(signs), tuple(marks), tuple(progress), lengths, saves=tuple(saves))
 
 
 def _read(
     number: int, log: LogText, matcher: Matcher, namer: Namer, most: int
-) -> tuple[list[Sign], list[Mark]]:
+) -> tuple[list[Sign], list[Mark], list[Save]]:
     hits = matcher.hits(log)
     benign = {hit.index for hit in hits if hit.signature.tier == "benign"}
     chains = trace.traces(log, most)
     quoted = _quoted(log, chains)
     signs: list[Sign] = []
     marks: list[Mark] = []
+    saves: list[Save] = []
     for hit in hits:
         rule = hit.signature
         if hit.index in benign:
             continue
-        if rule.tier in ("handled", "cleanup", "ended_well"):
+        if rule.tier in ("saving", "saved"):
+            if hit.index not in quoted and (save := save_of(number, hit)) is not None:
+                saves.append(save)
+        elif rule.tier in ("handled", "cleanup", "ended_well"):
             marks.append(Mark(rule.tier, hit.line, number, rule.weight, rule.name))
         elif rule.tier not in ("benign", "progress") and hit.index not in quoted:
             signs.append(_sign_of(number, hit))
@@ -131,7 +144,7 @@ def _read(
         sign = _sign_of_row(number, row)
         if sign is not None:
             signs.append(sign)
-    return signs, marks
+    return signs, marks, saves
 
 
 def _sign_of(number: int, hit: Hit) -> Sign:

@@ -82,7 +82,7 @@ class SlurmWord:
     """What Slurm says of an attempt: the words and numbers of sacct(1), as they are ("CANCELLED by 1000").
 
     `exit_code` and `signal` are the two halves of ExitCode, `derived_exit_code` the highest code of a step, `nodes` the
-    attempt's, `failed_node` the one that Slurm names.
+    attempt's, `failed_node` the one that Slurm names, `silent` those on which no epilog told of its end.
     """
 
     state: str = ""
@@ -92,6 +92,7 @@ class SlurmWord:
     reason: str = ""
     nodes: tuple[str, ...] = ()
     failed_node: str = ""
+    silent: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()
 
 
@@ -110,10 +111,12 @@ def judge(finding: Finding | None, slurm: SlurmWord, nodes: Sequence[NodeWord] =
     log = finding if finding is not None else Finding(NO_SIGNATURE)
     state = slurm.state.upper().split(" ")[0].rstrip("+")
     if state == "COMPLETED":
-        return _completed(log, slurm)
-    verdict = _by_slurm(log, slurm, state)
-    verdict = _by_nodes(verdict, slurm, nodes)
-    return _told(verdict, slurm, nodes)
+        verdict = _completed(log, slurm)
+    else:
+        verdict = _by_slurm(log, slurm, state)
+        verdict = _by_nodes(verdict, slurm, nodes)
+        verdict = _told(verdict, slurm, nodes)
+    return _with(verdict, checkpoint=log.checkpoint, resumes=log.resumes)
 
 
 def _completed(log: Finding, slurm: SlurmWord) -> Finding:
@@ -310,11 +313,19 @@ def _told(verdict: Finding, slurm: SlurmWord, nodes: Sequence[NodeWord]) -> Find
     if slurm.derived_exit_code and slurm.exit_code == 0 and not slurm.signal:
         remarks.append(f"A step of it ended with {exit_words(slurm.derived_exit_code)}.")
     node = verdict.node or slurm.failed_node
-    if not node and len(slurm.nodes) == 1:
-        node = slurm.nodes[0]
+    if not node:
+        left = slurm.nodes
+        if verdict.reason == "node_failure" and len(left) > 1:
+            # slurmstepd told it on nodes that live: where one alone is left, that is it
+            told = {found[1] for kept in verdict.evidence if (found := _LIVES.search(kept.text))}
+            left = tuple(name for name in left if name not in told)
+            if len(left) != 1:
+                left = slurm.silent
+        node = left[0] if len(left) == 1 else ""
     return _with(verdict, evidence=tuple(evidence)[:16], remarks=_few(remarks), node=node[:128])
 
 
+_LIVES: Final = re.compile(r" ON ([A-Za-z0-9][\w.-]{0,200}) CANCELLED AT .{0,60}DUE TO NODE FAILURE")
 _BEARS_OUT: Final = {
     "xid": ("gpu_hardware",),
     "ecc": ("gpu_hardware",),

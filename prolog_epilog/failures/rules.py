@@ -38,6 +38,8 @@ SignatureTier: TypeAlias = Literal[
     "ended_well",
     "failed_end",
     "progress",
+    "saving",
+    "saved",
 ]
 Meaning: TypeAlias = Literal[
     "read", "write", "checkpoint", "output", "download", "import", "init", "exec", "shm", "arguments"
@@ -54,6 +56,8 @@ TIERS: Final[Mapping[str, str]] = {
     "cleanup": "absent",  # what follows is clean-up
     "ended_well": "absent",  # the run ended as it should
     "progress": "absent",  # work was done
+    "saving": "absent",  # a checkpoint is being saved: its path follows
+    "saved": "absent",  # a checkpoint was saved: its path follows
 }
 """Every tier, and whether its entries name a reason."""
 MEANINGS: Final = (

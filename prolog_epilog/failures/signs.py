@@ -16,6 +16,7 @@ __all__ = [
     "Counter",
     "Mark",
     "MarkKind",
+    "Save",
     "Sign",
     "SignTier",
     "before_in_time",
@@ -89,6 +90,21 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
+class Save:
+    """A line that names a checkpoint: where it is, whether its saving had ended (`done`) or was yet to come.
+
+    `ours`: the line is of `gsub.train`, whose scripts go on from their checkpoints.
+    """
+
+    path: str
+    index: int
+    log: int = 0
+    done: bool = True
+    ours: bool = False
+    at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Counter:
     """A line that shows work going on: what is counted, how far it is, of how many (0: not said)."""
 
@@ -109,6 +125,7 @@ class Case:
     set_aside: tuple[tuple[Sign, str], ...] = ()
     ended_well: bool = False
     remarks: tuple[str, ...] = field(default=())
+    saves: tuple[Save, ...] = ()
 
     def without(self, taken: Iterable[Sign], why: str) -> Case:
         """This case without some of its signs."""
@@ -125,6 +142,7 @@ class Case:
             self.set_aside + aside,
             self.ended_well,
             self.remarks,
+            self.saves,
         )
 
     def work_after(self, sign: Sign, until: int | None = None) -> bool:

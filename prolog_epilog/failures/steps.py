@@ -45,6 +45,7 @@ _REFUSED: Final = frozenset({"permission_error", "no_space", "filesystem_error",
 """Why a tool could not make or fetch a file..."""
 _LACKING: Final = frozenset({"missing_input", "output_error", "checkpoint_error"})
 """...and what a program calls it that needs it next."""
+_EXPLAINS_WRITING: Final = frozenset({"no_space", "permission_error"})
 # not at a line's beginning: there stands who speaks
 _PATH: Final = re.compile(r"(?<=[\s'\"`(=:,\[])/[\w.@%+,=~-]{1,255}(?:/[\w.@%+,=~-]{1,255}){1,40}")
 
@@ -114,11 +115,14 @@ def _one_a_chain(case: Case) -> Case:
 def first_cause(chain: Sequence[Sign]) -> Sign:
     """The sign of a chain of exceptions that is the cause: the first of the strongest tier.
 
-    What programs catch every day, as a KeyError, gives way to one that names a cause.
+    What programs catch every day, as a KeyError, gives way to one that names a cause; a checkpoint that could not be
+    written to what the system says of its file (the taxonomy's own order).
     """
     tier = max(TIERS[sign.tier] for sign in chain)
     known = [sign for sign in chain if TIERS[sign.tier] == tier]
     first = known[0]
+    if first.reason == "checkpoint_error":
+        return next((sign for sign in known if sign.reason in _EXPLAINS_WRITING), first)
     if first.weight <= EVERYDAY:
         return next((sign for sign in known if sign.weight > EVERYDAY), first)
     return first

@@ -26,6 +26,7 @@ def argv(paths: Paths, ports: Ports) -> list[str]:
         f"--state={paths.gsub_state}",
         f"--listen=127.0.0.1:{ports.gsubd}",
         f"--api=127.0.0.1:{ports.api}",
+        f"--act={paths.act_socket}",
     ]
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from profiler.logs import log_to_stderr, one_line
 from site_configs.site import SiteError, find_site
+from slurm_plugins.act.ask import SOCKET
 from slurm_plugins.act.daemon import Daemon, Options
 from slurm_plugins.act.desk import OFF
 from slurm_plugins.act.slurm import Commands, Whom
@@ -26,7 +27,6 @@ __all__ = ["main"]
 
 USAGE = 2
 """Exit code for a configuration that cannot work; systemd does not start us again after it."""
-SOCKET = Path("/run/gsub-act/act.sock")
 STATE = Path("/var/lib/gsub-act")
 
 

@@ -13,14 +13,17 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from slurm_plugins.act.wire import MAX_LINE, Answer, Request, decode_answer
 
-__all__ = ["Hand", "HandError", "new"]
+__all__ = ["SOCKET", "Hand", "HandError", "new"]
 
+SOCKET: Final = Path("/run/gsub-act/act.sock")
+"""Where gsub-act is asked if nothing else is said."""
 _SECONDS: Final = 90.0
 """A silent slurmctld costs gsub-act 20 s a command, and requests are done one after another."""
 
@@ -38,11 +41,17 @@ def new(
     by: str,
     fields: Mapping[str, str] | None = None,
     until: float | None = None,
+    restarts: int | None = None,
+    own_id: str | None = None,
 ) -> Request:
-    """A request with an id of its own, asked now. `why` is one line; `by` is a decision's or verdict's id."""
+    """A request, asked now. `why` is one line; `by` is a decision's or verdict's id.
+
+    `restarts`: done only if the job has been restarted so often. `own_id`: for an asker that has to ask the same once
+    more after a crash of its own; without one it is drawn.
+    """
     return Request(
         v=1,
-        id=f"r-{secrets.token_hex(12)}",
+        id=own_id or f"r-{secrets.token_hex(12)}",
         at=time.time(),
         cluster=cluster,
         job=job,
@@ -51,6 +60,7 @@ def new(
         why=why,
         by=by,
         until=until,
+        restarts=restarts,
     )
 
 

@@ -17,13 +17,14 @@ from typing import Final
 import msgspec
 
 from profiler.logs import one_line
-from site_configs.site_model import MODES, Mode, Site
+from site_configs.site_model import Site
+from slurm_plugins.act.checks import RETRY, UNSETTLED, Checks, RefusedError
 from slurm_plugins.act.journal import Journal, JournalError
-from slurm_plugins.act.ledger import MOST_PROMISED, Entry, Event, Held, Standing
+from slurm_plugins.act.ledger import Entry, Event, Held, Standing
 from slurm_plugins.act.limits import Limits
-from slurm_plugins.act.slurm import Rights, Slurm
-from slurm_plugins.act.verbs import FIELDS, VERBS, Seen, WrongFieldError, argv, came_about, check_fields
-from slurm_plugins.act.wire import STALE, Answer, MalformedError, Request, Result, digest_of, parse_request
+from slurm_plugins.act.slurm import Slurm
+from slurm_plugins.act.verbs import VERBS, Seen, argv, came_about
+from slurm_plugins.act.wire import Answer, MalformedError, Request, Result, digest_of, parse_request
 from slurm_plugins.client.errors import NoSuchJob, SlurmError, SlurmNotInstalled, SlurmRefused
 from slurm_plugins.client.states import JobState
 from slurm_plugins.client.values import Job
@@ -32,27 +33,10 @@ __all__ = ["OFF", "Desk"]
 
 OFF: Final = Path("/etc/gsub/act.off")
 """Where this file exists nothing is done but releases."""
-MOST_HELD: Final = 1000
 _SETTLE: Final = 30.0
 """A command that was begun has ended or was ended after this; what is not to be seen then does not come."""
-_TWICE: Final = 5.0
-"""Seconds between two looks that do not see it: a controller that hung answers a look beside what came before."""
-_RETRY: Final = 10.0
-_RIGHTS: Final = 600.0
-"""How long what Slurm lets us do is taken for known."""
-_AHEAD: Final = 60.0
-"""How far the asker's clock may be ahead."""
 
 _log = logging.getLogger("gsub-act")
-
-
-class _RefusedError(Exception):
-    """Not done, and why; `again`: in how many seconds it may be."""
-
-    def __init__(self, why: str, again: float | None = None) -> None:
-        self.why = why
-        self.again = again
-        super().__init__(why)
 
 
 class Desk:
@@ -78,12 +62,10 @@ class Desk:
     ) -> None:
         self._slurm = slurm
         self._journal = journal
-        self._site = site
         self._callers = callers
-        self._off = off
         self._clock = clock
+        self._checks = Checks(slurm, lambda: journal.book, site, off, clock)
         self._limits = Limits(now=clock())
-        self._rights: tuple[float, Rights] | None = None
         self._owed: list[Entry] = []
         """Ends that could not be written yet."""
         self._unseen: dict[str, float] = {}
@@ -106,7 +88,7 @@ class Desk:
             return Answer(id=error.id, result="refused", said=f"not a request: {one_line(error.why)}").line()
         try:
             return self._answer(request, uid).line()
-        except _RefusedError as refused:
+        except RefusedError as refused:
             entry = _entry("refused", request, uid, self._clock(), said=refused.why)
             self._write_refusal(entry)
             return Answer(id=request.id, result="refused", said=refused.why, again=refused.again).line()
@@ -129,18 +111,25 @@ class Desk:
         if before is not None:
             return self._repeat(request, before)
         now = self._clock()
-        verb, fields = self._checked(request, now)
+        checks = self._checks
+        fields = checks.form(request, now)
+        checks.not_silent()
         self._take_token(request, now)
-        if not VERBS[verb].always:
-            self._check_standing(request, now)
-        job = self._look(request.job)
-        self._check_job(request, fields, job)
+        if not VERBS[request.verb].always:
+            checks.standing(request, now)
+        job = checks.look(request.job, fields)
+        try:
+            checks.job(request, fields, job)
+        except RefusedError as refused:
+            if request.verb == "release":
+                self._forget(request.job, refused.why)  # by whoever released it, or holds it now
+            raise
         asked = _entry("asked", request, uid, self._clock(), restarts=job.restarts, fields=fields)
         return self._do(asked)
 
     def _repeat(self, request: Request, before: Standing) -> Answer:
         if before.asked.request != digest_of(request):
-            raise _RefusedError("this id was used for another request")
+            raise RefusedError("this id was used for another request")
         if before.open and self._clock() >= self._later.get(request.id, 0.0):
             self._settle(before.asked)
             before = self._journal.book.standing.get(request.id, before)
@@ -148,137 +137,21 @@ class Desk:
         told = _told(Standing(before.asked, owed[-1]) if owed else before)
         return msgspec.structs.replace(told, repeat=True)
 
-    def _checked(self, request: Request, now: float) -> tuple[str, dict[str, str]]:
-        """What can be checked without Slurm: the form, by the tables; the verb and its fields."""
-        verb = VERBS.get(request.verb)
-        if verb is None:
-            raise _RefusedError(f"no verb of ours; there are {', '.join(VERBS)}")
-        if request.fields and request.verb != "update":
-            raise _RefusedError(f"{request.verb} has no fields")
-        try:
-            fields = check_fields(request.fields) if request.verb == "update" else {}
-        except WrongFieldError as error:
-            raise _RefusedError(one_line(str(error))) from None
-        if not -STALE <= request.at - now <= _AHEAD:
-            raise _RefusedError("it was asked too long ago, or in the future: ask anew, with the time of now")
-        if request.until is not None:
-            if not verb.holds:
-                raise _RefusedError(f"{request.verb} holds nothing: `until` goes with hold and requeuehold")
-            if not now < request.until <= now + MOST_PROMISED + _AHEAD:
-                raise _RefusedError("`until` lies within the next hour")
-        if request.cluster != self._site().cluster:
-            raise _RefusedError("the job is another cluster's")
-        if not verb.always and self.is_off:
-            raise _RefusedError(f"an administrator has switched gsub-act off ({self._off})")
-        if request.verb == "release" and self._journal.book.held(request.job) is None:
-            raise _RefusedError("gsub-act does not hold this job, and releases no hold but its own")
-        if verb.holds and len(self._journal.book.all_held()) >= MOST_HELD:
-            raise _RefusedError(f"{MOST_HELD} jobs are held already", _RETRY)
-        if any(asked.job == request.job for asked in self._journal.book.open):
-            raise _RefusedError("an earlier request for this job has not been settled yet", _TWICE)
-        return request.verb, fields
-
-    @property
-    def is_off(self) -> bool:
-        """Whether the off switch is set."""
-        try:
-            self._off.lstat()
-        except FileNotFoundError:
-            return False
-        except OSError:
-            return True  # what cannot be looked at may be there
-        return True
-
     def _take_token(self, request: Request, now: float) -> None:
         limits = self._limits
         wait = limits.release(now) if request.verb == "release" else limits.take(request.job, now)
         if wait:
-            raise _RefusedError(f"too fast: again in {wait:.0f} s", round(wait + 0.05, 1))
-
-    def _check_standing(self, request: Request, now: float) -> None:
-        """The site may have said observe for everybody, and Slurm no to us."""
-        site = self._site()
-        if not _enforces_somewhere(site):
-            raise _RefusedError(f"the site is in {site.policy.mode}: only release is done")
-        rights = self.rights(now)
-        if rights.enough is False:
-            raise _RefusedError(f"Slurm does not let gsub-act do this: {rights.why}")
-        if rights.cluster and rights.cluster != request.cluster:
-            raise _RefusedError(f"slurmctld here is that of cluster {rights.cluster}")
-
-    def rights(self, now: float) -> Rights:
-        """What Slurm lets us do, asked for once in a while."""
-        if self._rights is None or now - self._rights[0] > _RIGHTS or not self._rights[1].enough:
-            self._rights = now, self._slurm.rights()
-        return self._rights[1]
-
-    def _look(self, job: str) -> Job:
-        try:
-            return self._slurm.job(job)
-        except NoSuchJob:
-            raise _RefusedError("Slurm has no such job (any more)") from None
-        except SlurmRefused as error:
-            raise _RefusedError(f"Slurm does not tell of this job: {one_line(str(error))}") from None
-        except SlurmError as error:
-            raise _RefusedError(
-                f"Slurm was not reached, nothing was done: {one_line(str(error))}", _RETRY
-            ) from None
-
-    def _check_job(self, request: Request, fields: Mapping[str, str], job: Job) -> None:
-        verb = VERBS[request.verb]
-        if not verb.always:
-            slurm_uid = self._rights[1].slurm_uid if self._rights else None
-            if job.uid is None or job.uid in (0, slurm_uid):
-                raise _RefusedError("jobs of root and of SlurmUser are left alone")
-            mode = mode_of(self._site(), job)
-            if mode != "enforce":
-                raise _RefusedError(f"the site is in {mode} for this job: only release is done")
-        why = verb.against(job)
-        if request.verb == "hold" and not why and self._has_begun(request.job, job):
-            why = "tasks of this array run already: Slurm would hold their next attempts too"
-        for name, value in fields.items():
-            why = why or FIELDS[name].against(value, job)
-        why = why or self._too_much_memory(fields, job)
-        if why and request.verb == "release":
-            self._forget(request.job, why)  # by whoever released it, or holds it now
-        if why:
-            raise _RefusedError(why)
-
-    def _has_begun(self, name: str, job: Job) -> bool:
-        """Whether tasks of an array run, of which `job` is what waits. Raises _RefusedError."""
-        try:
-            return job.array_tasks is not None and self._slurm.begun(name)
-        except SlurmError as error:
-            raise _RefusedError(
-                f"Slurm was not reached, nothing was done: {one_line(str(error))}", _RETRY
-            ) from None
-
-    def _too_much_memory(self, fields: Mapping[str, str], job: Job) -> str:
-        """Slurm lets an operator ask for more than a partition has."""
-        given = [int(value) for name, value in fields.items() if name.startswith("MinMemory")]
-        if not given:
-            return ""
-        try:
-            most = self._slurm.most_memory(job.partition.split(","))
-        except SlurmError as error:
-            raise _RefusedError(
-                f"Slurm was not reached, nothing was done: {one_line(str(error))}", _RETRY
-            ) from None
-        if most is None:
-            return f"it is not known how much memory nodes of {job.partition} have"
-        return f"more than a node of {job.partition} gives, {most} MiB" if given[0] > most else ""
+            raise RefusedError(f"too fast: again in {wait:.0f} s", round(wait + 0.05, 1))
 
     # --- doing --------------------------------------------------------------------------------------------------------
 
     def _do(self, asked: Entry) -> Answer:
-        """Write it down, do it, write down how it ended. Raises _RefusedError when it cannot be written down."""
+        """Write it down, do it, write down how it ended. Raises RefusedError when it cannot be written down."""
         try:
             self._pay()
             self._journal.put(asked)
         except JournalError as error:
-            raise _RefusedError(
-                f"the journal cannot be written, so nothing is done: {error}", _RETRY
-            ) from None
+            raise RefusedError(f"the journal cannot be written, so nothing is done: {error}", RETRY) from None
         try:
             self._slurm.act(argv(asked.verb, asked.job, asked.fields))
             if asked.verb == "hold" and not self._holds(asked.job):
@@ -290,6 +163,7 @@ class Desk:
         except (SlurmRefused, NoSuchJob, SlurmNotInstalled) as error:
             ended = self._end(asked, "failed", str(error))
         except SlurmError as error:
+            self._checks.was_silent()
             ended = self._end(asked, "unknown", str(error))
         except Exception as error:
             _log.exception("a fault while acting")
@@ -299,7 +173,7 @@ class Desk:
     def _holds(self, name: str) -> bool:
         """Whether a job is held after we said so: it may have started between our look and the command."""
         try:
-            job = self._slurm.job(name)
+            job = self._slurm.job(name, nodes=False)
         except NoSuchJob:
             return False
         return not self._take_back(job, name) and job.held
@@ -339,7 +213,7 @@ class Desk:
         try:
             self._journal.put(Entry(event="forgot", at=self._clock(), job=job, said=one_line(why)))
         except JournalError as error:
-            self._later[job] = self._clock() + _RETRY
+            self._later[job] = self._clock() + RETRY
             _log.error("the journal cannot be written: %s", error)
 
     # --- looking after what is open, and what is held -----------------------------------------------------------------
@@ -361,7 +235,7 @@ class Desk:
         for asked in self._journal.book.open:
             if now >= self._later.get(asked.id, 0.0) and not self._settle(asked):
                 return
-        off = self.is_off
+        off = self._checks.is_off
         in_doubt = {asked.job for asked in self._journal.book.open}
         for held in self._journal.book.all_held():
             due = (off or now >= held.until) and now >= self._later.get(held.job, 0.0)
@@ -392,15 +266,16 @@ class Desk:
         now = self._clock()
         if self._owed:
             return True  # how it ended is known, and cannot be written down yet
+        fields = asked.fields if asked.verb == "update" else {}
         try:
-            job = self._slurm.job(asked.job)
-            seen = Seen(job, asked.at, asked.restarts, self._slurm.memory(asked.job) if asked.fields else {})
+            job = self._slurm.job(asked.job, nodes="ExcNodeList" in fields)
+            seen = Seen(job, asked.at, asked.restarts, self._slurm.memory(asked.job) if fields else {})
             taken_back = asked.verb == "hold" and self._take_back(job, asked.job)
         except NoSuchJob:
             self._end(asked, "failed", "Slurm has no such job any more")
             return True
         except SlurmError:
-            self._later[asked.id] = self._clock() + _RETRY
+            self._later[asked.id] = self._clock() + RETRY
             return False
         if taken_back:
             self._end(asked, "failed", "it is not held: it started first")
@@ -409,7 +284,7 @@ class Desk:
             self._end(asked, "done", "seen in Slurm afterwards")
             return True
         first = self._unseen.setdefault(asked.id, now)
-        if now - asked.at >= _SETTLE and now - first >= _TWICE:
+        if now - asked.at >= _SETTLE and now - first >= UNSETTLED:
             self._end(asked, "failed", "it did not come about")
         else:
             self._later[asked.id] = now + 1
@@ -418,12 +293,12 @@ class Desk:
     def _let_go(self, held: Held, why: str) -> bool:
         """Release a job by ourselves; whether Slurm answered."""
         try:
-            job = self._slurm.job(held.job)
+            job = self._slurm.job(held.job, nodes=False)
         except NoSuchJob:
             self._forget(held.job, "Slurm has no such job any more")
             return True
         except SlurmError:
-            self._later[held.job] = self._clock() + _RETRY
+            self._later[held.job] = self._clock() + RETRY
             return False
         against = VERBS["release"].against(job)
         if against:
@@ -441,33 +316,15 @@ class Desk:
         )
         try:
             done = self._do(asked)
-        except _RefusedError:
+        except RefusedError:
             # The disk is full: a job that stays held is worse than a release that nobody wrote down.
             with suppress(SlurmError):
                 self._slurm.act(argv("release", held.job, {}))
-            self._later[held.job] = self._clock() + _RETRY
+            self._later[held.job] = self._clock() + RETRY
             return True
         if done.result != "done":
-            self._later[held.job] = self._clock() + _RETRY
+            self._later[held.job] = self._clock() + RETRY
         return done.result != "unknown"
-
-
-def mode_of(site: Site, job: Job) -> Mode:
-    """How far gsub may go with a job: in the most cautious of the partitions that it may start in."""
-    uid = -1 if job.uid is None else job.uid
-    modes = [
-        site.mode_for(partition=name, account=job.account or "", uid=uid) for name in job.partition.split(",")
-    ]
-    return min(modes, key=MODES.index)
-
-
-def _enforces_somewhere(site: Site) -> bool:
-    modes = [
-        site.policy.mode,
-        *(p.mode for p in site.partitions.values()),
-        *(a.mode for a in site.accounts.values()),
-    ]
-    return "enforce" in modes
 
 
 def _entry(
@@ -492,6 +349,7 @@ def _entry(
         by=request.by,
         until=request.until,
         restarts=restarts,
+        expected=request.restarts,
         request=digest_of(request) if event == "asked" else "",
         said=said,
     )
@@ -511,5 +369,5 @@ def _told(standing: Standing) -> Answer:
     if result == "unknown":
         said = said or "it is being found out what became of it"
     return Answer(
-        id=standing.asked.id, result=result, said=said, again=_TWICE if result == "unknown" else None
+        id=standing.asked.id, result=result, said=said, again=UNSETTLED if result == "unknown" else None
     )

@@ -25,7 +25,8 @@ Event = Literal["asked", "done", "failed", "unknown", "refused", "more", "forgot
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of the journal; times are seconds since the epoch.
 
-    `uid` asked, `restarts` is how often the job had been restarted, `request` what two requests of one id share.
+    `uid` asked, `restarts` is how often the job had been restarted, `expected` how often the asker said that it had
+    been, `request` what two requests of one id share.
     """
 
     event: Event
@@ -39,6 +40,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     by: str = ""
     until: float | None = None
     restarts: int = 0
+    expected: int | None = None
     request: str = ""
     said: str = ""
     count: int = 0
@@ -78,6 +80,7 @@ class Book:
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.standing: dict[str, Standing] = {}
+        self._open: dict[str, Entry] = {}
         self._held: dict[str, Held] = {}
         for entry in entries:
             self.add(entry)
@@ -86,10 +89,13 @@ class Book:
         """Take one more entry in; one that does not fit to those before it changes nothing."""
         if entry.event == "asked":
             self.standing[entry.id] = Standing(entry)
+            self._open[entry.id] = entry
         elif entry.event in ("done", "failed", "unknown"):
             before = self.standing.get(entry.id)
             if before is not None and before.open:
                 self.standing[entry.id] = Standing(before.asked, entry)
+                if entry.event != "unknown":
+                    self._open.pop(entry.id, None)
                 if entry.event == "done":
                     self._came_about(before.asked)
         elif entry.event == "forgot":
@@ -104,7 +110,14 @@ class Book:
     @property
     def open(self) -> tuple[Entry, ...]:
         """The requests whose end is not known, oldest first."""
-        return tuple(standing.asked for standing in self.standing.values() if standing.open)
+        return tuple(self._open.values())
+
+    def changed(self) -> Iterator[Entry]:
+        """What was done, or may have been, with fields that the job has or is to have; oldest first."""
+        for standing in self.standing.values():
+            ended = standing.ended
+            if standing.asked.fields and (ended is None or ended.event != "failed"):
+                yield standing.asked
 
     def held(self, job: str) -> Held | None:
         """The hold of a job, if it is ours for certain."""
@@ -138,6 +151,7 @@ class Book:
         """Drop what matters no more."""
         kept = {entry.id for entry in self.living(now) if entry.id}
         self.standing = {id_: standing for id_, standing in self.standing.items() if id_ in kept}
+        self._open = {id_: asked for id_, asked in self._open.items() if id_ in kept}
 
 
 def _held(asked: Entry, *, certain: bool = True) -> Held:

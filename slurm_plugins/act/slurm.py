@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pwd
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from slurm_plugins.act.allowed import Room
+from slurm_plugins.act.lookup import Lookup
 from slurm_plugins.client.commands import CommandClient, valid_id
 from slurm_plugins.client.errors import SlurmError
 from slurm_plugins.client.runner import Runner, check
 from slurm_plugins.client.states import JobState
 from slurm_plugins.client.values import Job
+from slurm_plugins.client.versions import FieldTable
 from slurm_plugins.service.slurm_config import parse_config
 
 __all__ = ["ACT_SECONDS", "Commands", "Rights", "Slurm", "Whom"]
@@ -24,6 +29,8 @@ ACT_SECONDS: Final = 20.0
 _ACCOUNTING: Final = re.compile(r"(?m)^AccountingStorageType\s*= (.*)$")
 _MEMORY: Final = re.compile(r" (MinMemoryNode|MinMemoryCPU)=([0-9.]+)([MGT])\b")
 _UNITS: Final = {"M": 1, "G": 1024, "T": 1 << 20}
+_SAME_VERSION: Final = 600.0
+"""Seconds for which Slurm's commands are taken for those of one release."""
 _ENOUGH: Final = frozenset({"operator", "administrator"})
 
 
@@ -60,8 +67,15 @@ class Whom:
 class Slurm(Protocol):
     """What the desk needs of Slurm. Everything raises SlurmError."""
 
-    def job(self, job: str) -> Job:
-        """A job, or a task of an array. Raises NoSuchJob."""
+    def job(self, job: str, *, nodes: bool = True) -> Job:
+        """A job, or a task of an array. Raises NoSuchJob.
+
+        `nodes`: with those that it excludes, which cost older releases a second look; else they may be missing.
+        """
+        ...
+
+    def jobs(self, jobs: Sequence[str]) -> tuple[Job, ...]:
+        """Those of these jobs that Slurm still has, without the nodes that they exclude."""
         ...
 
     def begun(self, array: str) -> bool:
@@ -80,9 +94,17 @@ class Slurm(Protocol):
         """MiB that a job asks for, as MinMemoryNode or MinMemoryCPU; empty: not known."""
         ...
 
-    def most_memory(self, partitions: Sequence[str]) -> int | None:
-        """MiB of the biggest node of these partitions, or their own limit for a node; None: not known."""
+    def room(self, job: Job) -> Room:
+        """What partitions, slurm.conf and accounting let this job have of memory."""
         ...
+
+
+class _Brief(CommandClient):
+    """Without the values for which this release's squeue has to be asked twice."""
+
+    @property
+    def _fields(self) -> FieldTable:
+        return dataclasses.replace(super()._fields, squeue_short={})
 
 
 class Commands:
@@ -91,14 +113,29 @@ class Commands:
     def __init__(self, env: Callable[[], Mapping[str, str]], whom: Whom) -> None:
         self._env = env
         self._whom = whom
+        self._lookup = Lookup(seconds=ACT_SECONDS)
+        self._clients: tuple[float, Mapping[str, str], CommandClient, CommandClient] | None = None
 
-    def job(self, job: str) -> Job:
+    def _client(self, *, nodes: bool) -> CommandClient:
+        """Kept, so that Slurm's version is not asked for with each look."""
+        env, now = self._env(), time.monotonic()
+        kept = self._clients
+        if kept is None or now - kept[0] > _SAME_VERSION or kept[1] != env:
+            whole, brief = (kind(env, timeout=ACT_SECONDS) for kind in (CommandClient, _Brief))
+            self._clients = kept = now, dict(env), whole, brief
+        return kept[2] if nodes else kept[3]
+
+    def job(self, job: str, *, nodes: bool = True) -> Job:
         """See `Slurm.job`."""
-        return CommandClient(self._env(), timeout=ACT_SECONDS).job(job)
+        return self._client(nodes=nodes).job(job)
+
+    def jobs(self, jobs: Sequence[str]) -> tuple[Job, ...]:
+        """See `Slurm.jobs`."""
+        return self._client(nodes=False).jobs(ids=jobs)
 
     def begun(self, array: str) -> bool:
         """See `Slurm.begun`."""
-        found = CommandClient(self._env(), timeout=ACT_SECONDS).jobs(ids=[array])
+        found = self.jobs([array])
         return any(job.state in (JobState.RUNNING, JobState.SUSPENDED) for job in found)
 
     def act(self, argv: Sequence[str]) -> None:
@@ -153,16 +190,9 @@ class Commands:
             name: int(float(amount) * _UNITS[unit]) for name, amount, unit in _MEMORY.findall(done.stdout)
         }
 
-    def most_memory(self, partitions: Sequence[str]) -> int | None:
-        """See `Slurm.most_memory`."""
-        client = CommandClient(self._env(), timeout=ACT_SECONDS)
-        wanted = set(partitions)
-        limits = [
-            p.max_memory_per_node for p in client.partitions() if p.name in wanted and p.max_memory_per_node
-        ]
-        sizes = [n.memory for n in client.nodes() if n.memory and wanted & set(n.partitions)]
-        most = min([*limits, max(sizes)]) if sizes else None
-        return None if most is None else most >> 20
+    def room(self, job: Job) -> Room:
+        """See `Slurm.room`."""
+        return self._lookup.room(self._env(), job)
 
 
 def _as_slurm_user(whom: Whom, cluster: str, slurm_uid: int | None) -> Rights:

@@ -39,6 +39,8 @@ _FAILED: Final = frozenset(
     }
 )
 _MOST_BACKOFF: Final = 3600
+_SOON: Final = 2.0
+"""Seconds after which a job that completes may have done so."""
 _MOST_NODES: Final = 256
 
 
@@ -91,6 +93,8 @@ class Verb:
     command: scontrol's arguments, before the job; `update` has more.
     against: why it makes no sense for this job, empty when it does.
     came_about: whether it is seen in the job.
+    passes: in how many seconds what is against it may have passed by itself; None: it does not.
+    attempt: it is meant for one attempt of the job, which the request may name (`restarts`).
     holds: the job does not start until it is released, and is entered in the ledger.
     always: neither the site's mode nor the off switch keeps it from being done.
     """
@@ -99,6 +103,8 @@ class Verb:
     command: tuple[str, ...]
     against: Callable[[Job], str]
     came_about: Callable[[Seen], bool]
+    passes: Callable[[Job], float | None] = lambda _: None
+    attempt: bool = False
     holds: bool = False
     always: bool = False
 
@@ -167,13 +173,13 @@ FIELDS: Final[Mapping[str, Field]] = {
         _excludes,
     ),
     "MinMemoryNode": Field(
-        "memory on each node, MiB, at most what the partition's nodes have",
+        "memory on each node, MiB, within the limits below",
         _mebibytes,
         _anything,
         _has("MinMemoryNode"),
     ),
     "MinMemoryCPU": Field(
-        "memory for each CPU, MiB, at most what the partition's nodes have",
+        "memory for each CPU, MiB, within the limits below",
         _mebibytes,
         _anything,
         _has("MinMemoryCPU"),
@@ -216,6 +222,10 @@ def _requeueable(job: Job) -> str:
     if job.requeue is False:
         return "its user or the site forbids it (--no-requeue)"
     return ""
+
+
+def _completing(job: Job) -> float | None:
+    return _SOON if JobFlag.COMPLETING in job.flags else None
 
 
 def _holdable(job: Job) -> str:
@@ -263,12 +273,16 @@ VERBS: Final[Mapping[str, Verb]] = {
         ("requeue",),
         _requeueable,
         _requeued,
+        _completing,
+        attempt=True,
     ),
     "requeuehold": Verb(
         "the same, held until it is released, where that delay is too short",
         ("requeuehold",),
         _requeueable,
         _requeued,
+        _completing,
+        attempt=True,
         holds=True,
     ),
     # scontrol's "hold" would be an administrator's, which the user could not release
@@ -283,6 +297,7 @@ VERBS: Final[Mapping[str, Verb]] = {
         ("update",),
         _updatable,
         _never,
+        attempt=True,
     ),
 }
 

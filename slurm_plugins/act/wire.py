@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -38,6 +37,7 @@ _Name = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z]{1,32}\Z")]
 _Value = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 _Why = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
 _Time = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+_Times = Annotated[int, msgspec.Meta(ge=0, le=10**6)]
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,6 +51,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     verb: one of `verbs.VERBS`; fields: for `update`, Slurm's names and values (`verbs.FIELDS`).
     why: one line for whoever reads the journal; by: the decision's or the verdict's id.
     until: for what holds a job: the asker's promise to release it by then, seconds since the epoch.
+    restarts: for requeue, requeuehold and update: how often the job has been restarted, as the asker saw it; it is
+        refused when that is not so any more. None: however often.
     """
 
     v: Literal[1]
@@ -63,6 +65,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     why: _Why
     by: _Id
     until: _Time | None = None
+    restarts: _Times | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +121,10 @@ def decode_answer(line: bytes) -> Answer:
 
 def digest_of(request: Request) -> str:
     """What two requests of one id must share to be the same, as a digest."""
-    same: Mapping[str, object] = {
+    same: dict[str, object] = {
         "cluster": request.cluster, "job": request.job, "verb": request.verb, "fields": request.fields,
     }  # fmt: skip
+    # Only where it was said: the journal may have digests of a version that did not know it
+    if request.restarts is not None:
+        same["restarts"] = request.restarts
     return hashlib.sha256(msgspec.json.encode(same, order="sorted")).hexdigest()[:32]

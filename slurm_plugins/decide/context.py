@@ -45,7 +45,7 @@ class Curve:
     points: tuple[tuple[float, float], ...]
     memory: tuple[tuple[int, float], ...] = ()
     uncertainty: float = 0.0
-    """Standard error of a relative throughput."""
+    """Standard error of the best throughput, as a share of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,17 @@ A record is one JSON line of ``profiles.jsonl`` in the service's state folder::
 A later line about the same thing replaces the earlier one; a line that cannot be used is left out and reported.
 
 **Which jobs are the same workload?** Those of one cluster, user and type of GPU that share the first of these that has
-a record (`fingerprints`):
+a record:
 
-1. ``script:`` the script without what changes from run to run (its #SBATCH lines, comments, empty lines, runs of
+1. ``own:`` the user's own name for it (``gsub:workload=NAME`` in the comment); no other then.
+2. ``script:`` the script without what changes from run to run (its #SBATCH lines, comments, empty lines, runs of
    blanks), with the job's name without its digits: ``lr-0.1-seed-7`` and ``lr-0.1-seed-8`` are one.
-2. ``text:`` the same without the name.
-3. ``name:`` the name without its digits, for jobs without a script. A script that was edited is another workload: what
+3. ``text:`` the same without the name.
+4. ``like:`` the script without seeds, dates and paths of outputs either, with that name.
+5. ``name:`` the name without its digits, for jobs without a script. A script that was edited is another workload: what
    its predecessor needed is a guess, not a measurement.
+
+The rules are `profiler.workload`'s; `fingerprints` are those from ``script:`` on that never change.
 
 What a script is called with is not known at submission (Slurm's Lua has it, the shim does not send it): runs that
 differ in their arguments alone are one workload unless the job's name tells them apart.
@@ -26,20 +30,18 @@ differ in their arguments alone are one workload unless the job's name tells the
 from __future__ import annotations
 
 import errno
-import hashlib
 import math
 import os
-import re
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Annotated, Final
 
 import msgspec
 
+from profiler.workload import exact, like, owned
 from slurm_plugins.decide.context import Curve, Workload
 from slurm_plugins.decide.request import HEAD_BYTES, Request
 
@@ -132,6 +134,8 @@ class Profiles:
     avoided: Mapping[str, Mapping[str, str]] = field(default_factory=dict, hash=False)
     """Partition -> node -> why; the worst node first, as the records had them."""
     _users: frozenset[int] = frozenset()
+    _alike: frozenset[int] = frozenset()
+    """Users with a record of a likeness: only their scripts are read word by word."""
 
     @classmethod
     def of(cls, records: Iterable[_Record], cluster: str) -> Profiles:
@@ -155,12 +159,13 @@ class Profiles:
             MappingProxyType(classes),
             MappingProxyType({name: MappingProxyType(nodes) for name, nodes in avoided.items()}),
             frozenset(uid for uid, _, _ in workloads),
+            frozenset(uid for uid, name, _ in workloads if name.startswith("like:")),
         )
 
     def workload(self, request: Request, gpu_type: str) -> Workload | None:
         """The record of the request's workload; else that of its class; else None."""
         if request.uid in self._users:  # most users have none: their scripts need no digest
-            for fingerprint in fingerprints(request):
+            for fingerprint in _known_as(request, alike=request.uid in self._alike):
                 found = self.workloads.get((request.uid, fingerprint, gpu_type))
                 if found is not None:
                     return found
@@ -188,9 +193,6 @@ def _workload(record: WorkloadRecord) -> Workload:
 
 # --- which jobs are the same workload -------------------------------------------------------------------------------
 
-_DIGITS: Final = re.compile(r"\d+")
-_BLANKS: Final = re.compile(r"[ \t\f\v\r]+")
-
 
 def fingerprints(request: Request) -> tuple[str, ...]:
     """The names under which a request's workload may be known, the most telling first. Stable across releases.
@@ -202,26 +204,21 @@ def fingerprints(request: Request) -> tuple[str, ...]:
     >>> fingerprints(one) == fingerprints(other)
     True
     """
-    name = _DIGITS.sub("#", (request.job.name or "").strip())
-    # How long a script is tells apart those that only differ beyond what travels along.
-    body = _digest(request.script_head, request.script_bytes if request.script_bytes > HEAD_BYTES else 0)
-    if not body:
-        return (f"name:{name}"[:256],) if name else ()
-    both = hashlib.sha256(f"{body}\n{name}".encode("utf-8", "replace")).hexdigest()[:32]
-    return f"script:{both}", f"text:{body}"
+    return exact(request.script_head, request.job.name or "", _tail(request))
 
 
-@lru_cache(maxsize=32)  # stages ask for one request after the other, and sweeps submit one script many times
-def _digest(script: str, tail: int) -> str:
-    """Of what a script does; empty for one that does nothing."""
-    text = _essence(script)
-    return hashlib.sha256(f"{tail}\n{text}".encode("utf-8", "replace")).hexdigest()[:32] if text else ""
+def _known_as(request: Request, *, alike: bool) -> tuple[str, ...]:
+    """`fingerprints`, and those that were added since: the user's own name for it, and its likeness."""
+    own = request.asks("workload")
+    if own and own != "yes":  # the bare word names nothing
+        return (owned(own),)
+    near = like(request.script_head, request.job.name or "", _tail(request)) if alike else ""
+    return (*fingerprints(request), near) if near else fingerprints(request)
 
 
-def _essence(script: str) -> str:
-    """What a script does, without comments (#SBATCH and the first line are some) and its layout."""
-    lines = (_BLANKS.sub(" ", line).strip() for line in script.split("\n"))
-    return "\n".join(line for line in lines if line and not line.startswith("#"))
+def _tail(request: Request) -> int:
+    """How long a script is tells apart those that only differ beyond what travels along."""
+    return request.script_bytes if request.script_bytes > HEAD_BYTES else 0
 
 
 # --- reading --------------------------------------------------------------------------------------------------------

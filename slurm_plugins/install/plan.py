@@ -381,7 +381,7 @@ def _start_notes(wish: Wish, facts: Facts) -> Iterator[str]:
     if "controller" in wish.roles:
         words = [
             f"{wish.bin}/gsubd --site={layout.site} --socket={layout.run}/decision.sock --state={layout.state}",
-            f"--listen=127.0.0.1:{metrics} --api=0.0.0.0:{api}",
+            f"--listen=127.0.0.1:{metrics} --api=0.0.0.0:{api} --act={layout.act_socket}",
         ]
         yield f"no systemd here: start as the user gsub, now and at each boot: {' '.join(words)}"
     if "node" in wish.roles:

@@ -113,6 +113,9 @@ def _parser() -> argparse.ArgumentParser:
         help='collect records and answer the HTTP API here, or "none" (%(default)s)',
     )
     parser.add_argument("--store", metavar="URL", help="address of the store (the site file's store.url)")
+    parser.add_argument(
+        "--act", type=Path, metavar="PATH", help="socket of gsub-act (/run/gsub-act/act.sock)"
+    )
     parser.add_argument("--verbose", action="store_true", help="log more")
     return parser
 
@@ -139,7 +142,8 @@ def _keep(arguments: argparse.Namespace) -> Keep | None:
             "every user of this host can read it in the list of processes",
             "put it into ~/.pgpass of gsubd's user, and leave it out here",
         )
-    return None if address is None else Keep(address, arguments.store)
+    act = None if arguments.act is None else arguments.act.absolute()
+    return None if address is None else Keep(address, arguments.store, act)
 
 
 def _address(option: str, text: str, example: str) -> tuple[str, int] | None:

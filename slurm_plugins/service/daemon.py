@@ -17,7 +17,7 @@ from pathlib import Path
 
 from slurm_plugins.decide.context import Context
 from slurm_plugins.decide.decision import Decision
-from slurm_plugins.decide.knowledge import PROFILES, Profiles, load
+from slurm_plugins.decide.knowledge import Profiles
 from slurm_plugins.decide.request import Request
 from slurm_plugins.decide.stage import Stage
 from slurm_plugins.service.asking import Connections
@@ -26,6 +26,7 @@ from slurm_plugins.service.desk import Desk
 from slurm_plugins.service.errors import StartError
 from slurm_plugins.service.http import Page, serve_http
 from slurm_plugins.service.keeping import Keep, Keeping
+from slurm_plugins.service.learnt import Learnt, Partitions
 from slurm_plugins.service.lookout import ChildLookout, Lookout
 from slurm_plugins.service.metrics import CONTENT_TYPE
 from slurm_plugins.service.notify import Notifier
@@ -86,8 +87,10 @@ class Daemon:
         self.peers = Peers(options.allowed)
         user = slurm_user_of_file(self._env, site.taken.site.slurm.conf)
         self.peers.learn_slurm_user(uid_of(user or "slurm"))
+        self.learnt = Learnt(options.state)
+        self.partitions = Partitions(options.state)
         self.desk = Desk(
-            Context(site.taken.site, knowledge=self._learnt()),
+            Context(site.taken.site, knowledge=self._known()),
             self.counts,
             stages=stages,
             done=self._decided,
@@ -189,6 +192,7 @@ class Daemon:
             try:
                 if told or await asyncio.to_thread(self.site.changed):
                     await self.reload()
+                await self._exchange()
             except Exception:
                 # our bug: it must not end the watching for good
                 _log.exception("a fault while taking the site file")
@@ -196,7 +200,7 @@ class Daemon:
     async def reload(self) -> None:
         """Take the site file anew: a change was seen, or SIGHUP came."""
         # In a thread: a slow disk, or thousands of profiles, must not hold up submissions
-        learnt = await asyncio.to_thread(lambda: self._learnt() if self.site.read() else None)
+        learnt = await asyncio.to_thread(lambda: self._known() if self.site.read() else None)
         self.counts.reloads.add("failed" if learnt is None else "ok")
         if learnt is not None:
             self.desk.context = replace(self.desk.context, site=self.site.taken.site, knowledge=learnt)
@@ -204,15 +208,17 @@ class Daemon:
             self.keeping.begin_anew()
         self.polling.look_now()
 
-    def _learnt(self) -> Profiles:
-        """What the state folder holds of workloads and nodes; what of it cannot be used is left out, and said."""
-        try:
-            profiles, problems = load(self.options.state / PROFILES, self.site.taken.site.cluster)
-        except OSError as error:
-            profiles, problems = Profiles(), (str(error),)
-        for problem in problems:
-            _log.warning("left out: %s", problem)
-        return profiles
+    def _known(self) -> Profiles:
+        return self.learnt.read(self.site.taken.site.cluster)
+
+    async def _exchange(self) -> None:
+        """Take what the keeper has learnt of nodes, and tell it what partitions hold."""
+        if await asyncio.to_thread(self.learnt.changed):
+            learnt = await asyncio.to_thread(self._known)
+            self.desk.context = replace(self.desk.context, knowledge=learnt)
+        inventory = self.desk.context.inventory
+        if self.options.keep is not None and inventory and self.partitions.is_new(inventory):
+            await asyncio.to_thread(self.partitions.tell, inventory)
 
     # What can be seen from outside
 

@@ -42,10 +42,13 @@ _PACKAGES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """How the keeper is started: where its API listens, and which store it has (None: the site file's)."""
+    """How the keeper is started: where its API listens, which store it has (None: the site file's), and where gsub-act
+    is asked (None: where it is by default).
+    """
 
     api: tuple[str, int]
     store: str | None = None
+    act: Path | None = None
 
 
 class Keeping:
@@ -138,6 +141,8 @@ class Keeping:
         argv += [f"--listen={host}:{port}", f"--every={self._every:g}", f"--parent={os.getpid()}"]
         if keep.store is not None:
             argv.append(f"--store={keep.store}")
+        if keep.act is not None:
+            argv.append(f"--act={keep.act}")
         try:
             child = await asyncio.create_subprocess_exec(
                 *argv,

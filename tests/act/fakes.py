@@ -11,13 +11,14 @@ from typing import Any
 
 from site_configs.site import parse_site
 from site_configs.site_model import Site
+from slurm_plugins.act.allowed import Room
 from slurm_plugins.act.desk import Desk
 from slurm_plugins.act.journal import NAME, Journal
 from slurm_plugins.act.slurm import Rights
 from slurm_plugins.client.errors import NoSuchJob, SlurmError, SlurmUnreachable
-from slurm_plugins.client.resources import Hosts
+from slurm_plugins.client.resources import NO_HOSTS, Hosts
 from slurm_plugins.client.states import JobState
-from slurm_plugins.client.values import Job
+from slurm_plugins.client.values import Job, Partition
 
 GSUB = 890
 """The uid of gsubd's user."""
@@ -31,37 +32,48 @@ class FakeSlurm:
     """
 
     def __init__(self, *jobs: Job) -> None:
-        self.jobs = {job.shown_id: job for job in jobs}
+        self.known_jobs = {job.shown_id: job for job in jobs}
         self.silent = False
         self.deaf = False
         self.no: SlurmError | None = None
         self.acts: list[list[str]] = []
         self.looks = 0
+        self.rooms = 0
+        self.asked_rights = 0
         self.known = Rights(True, "lab", 64030)
-        self.most: int | None = 512000
+        self.space = Room((Partition(name="gpu", state="UP"), Partition(name="debug", state="UP")), 512000)
         self.asks: dict[str, int] = {}
         self.before_act: Callable[[], None] = lambda: None
 
-    def job(self, job: str) -> Job:
+    def job(self, job: str, *, nodes: bool = True) -> Job:
         self.looks += 1
         if self.silent:
             raise SlurmUnreachable("slurmctld")
-        if job not in self.jobs:
+        if job not in self.known_jobs:
             raise NoSuchJob(job)
-        return self.jobs[job]
+        found = self.known_jobs[job]
+        return found if nodes else replace(found, excluded_nodes=NO_HOSTS)
+
+    def jobs(self, jobs: Sequence[str]) -> tuple[Job, ...]:
+        self.looks += 1
+        return tuple(self.known_jobs[job] for job in jobs if job in self.known_jobs)
 
     def begun(self, array: str) -> bool:
-        tasks = [job for job in self.jobs.values() if job.array_job_id == int(array)]
+        tasks = [job for job in self.known_jobs.values() if job.array_job_id == int(array)]
         return any(job.state is JobState.RUNNING for job in tasks)
 
     def rights(self) -> Rights:
+        self.asked_rights += 1
         return self.known
 
     def memory(self, job: str) -> dict[str, int]:
         return self.asks
 
-    def most_memory(self, partitions: Sequence[str]) -> int | None:
-        return self.most
+    def room(self, job: Job) -> Room:
+        self.rooms += 1
+        if self.silent:
+            raise SlurmUnreachable("slurmctld")
+        return self.space
 
     def act(self, argv: Sequence[str]) -> None:
         self.before_act()
@@ -72,12 +84,14 @@ class FakeSlurm:
         self.acts.append(list(argv))
         verb, job, *fields = argv[1:]
         name = job.removeprefix("JobId=")
-        if name not in self.jobs:
+        if name not in self.known_jobs:
             raise NoSuchJob(name)
         self.asks |= {
             name: int(value) for name, _, value in (f.partition("=") for f in fields) if "Mem" in name
         }
-        self.jobs[name] = _done(self.jobs[name], verb, dict(field.split("=", 1) for field in fields))
+        self.known_jobs[name] = _done(
+            self.known_jobs[name], verb, dict(field.split("=", 1) for field in fields)
+        )
         if self.deaf:
             raise SlurmUnreachable("slurmctld", "Socket timed out on send/recv operation")
 
@@ -118,13 +132,16 @@ def job(number: int | str, state: JobState, **fields: Any) -> Job:
     if task:
         fields |= {"array_job_id": int(array), "array_task_id": int(task)}
     known: dict[str, Any] = {
+        "user": "user1",
         "uid": 1000,
         "partition": "gpu",
         "account": "lab",
         "state_text": state.value,
+        "qos": "normal",
         "num_nodes": 1,
+        "num_cpus": 1,
     }
-    return Job(id=int(array), name="train", user="user1", state=state, **(known | fields))
+    return Job(id=int(array), name="train", state=state, **(known | fields))
 
 
 class Clock:

@@ -80,16 +80,23 @@ def killed_at(number: int, world: World, line: bytes) -> bool:
 
 
 CASES = {
-    "hold": (pending(), {}),
-    "requeue": (failed(), {}),
-    "requeuehold": (failed(), {}),
-    "update": (pending(restarts=1), {"ExcNodeList": "n1", "MinMemoryNode": "4000"}),
+    "hold": (pending(), {}, None),
+    "requeue": (failed(), {}, None),
+    "requeuehold": (failed(), {}, None),
+    "update": (pending(restarts=1), {"ExcNodeList": "n1", "MinMemoryNode": "4000"}, None),
+    # those that name their attempt
+    "requeue of one": (failed(restarts=1), {}, 1),
+    "requeuehold of one": (failed(restarts=1), {}, 1),
+    "requeue with what follows": (failed(restarts=1), {"MinMemoryNode": "4000", "StartTime": "now"}, 1),
+    "update of one": (pending(restarts=1), {"ExcNodeList": "n1", "StartTime": "now"}, 1),
+    "release": (pending(), {}, None),
 }
 
 
-@pytest.mark.parametrize("verb", [*CASES, "release"])
-def test_killed_at_each_point(tmp_path, verb):
-    job, fields = CASES.get(verb, (pending(), {}))
+@pytest.mark.parametrize("case", CASES)
+def test_killed_at_each_point(tmp_path, case):
+    verb = case.split()[0]
+    job, fields, restarts = CASES[case]
     number, points = 0, []
     while True:
         number += 1
@@ -102,7 +109,7 @@ def test_killed_at_each_point(tmp_path, verb):
         if verb == "release":
             assert world.ask("hold")["result"] == "done"
         before = len(file.read_text().splitlines()) if file.exists() else 0
-        line = json.dumps(world.request(verb, fields=fields)).encode()
+        line = json.dumps(world.request(verb, fields=fields, restarts=restarts)).encode()
         was_killed = killed_at(number, world, line)
         world.slurm = Outside(file, job)
         world.restart()
@@ -118,7 +125,13 @@ def test_killed_at_each_point(tmp_path, verb):
             assert len(world.slurm.acts) - before == done
         else:
             assert answer["result"] == "done" and len(world.slurm.acts) - before == 1
-        assert bool(held(folder / "state")) == world.slurm.jobs["7"].held
+        if restarts is not None and verb != "update":
+            # an asker that lost its memory too, and so has another id
+            was_requeued = bool(world.slurm.acts)
+            again = world.ask(verb, fields=fields, restarts=restarts)["result"]
+            assert again == ("refused" if was_requeued else "done")
+            assert len(world.slurm.acts) == 1, "requeued once, whoever asks"
+        assert bool(held(folder / "state")) == world.slurm.known_jobs["7"].held
         world.journal.close()
         points.append((asked, done))
         if not was_killed:

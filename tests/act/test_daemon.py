@@ -104,7 +104,7 @@ def test_at_its_end_it_releases_and_the_socket_goes(running):
     with Hand(running.path) as hand:
         hand.ask(new("hold", "7", cluster="lab", why="a test", by="v-00000000", until=time.time() + 900))
         running.stop()
-        assert not running.slurm.jobs["7"].held and not running.path.exists()
+        assert not running.slurm.known_jobs["7"].held and not running.path.exists()
         with pytest.raises(HandError):
             hand.ask(new("hold", "8", cluster="lab", why="a test", by="v-00000000"))
 

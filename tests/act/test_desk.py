@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from site_configs.site import parse_site
 from slurm_plugins.act.journal import held
 from slurm_plugins.act.slurm import Rights
 from slurm_plugins.act.verbs import FIELDS, VERBS
-from slurm_plugins.client.errors import SlurmRefused
+from slurm_plugins.act.wire import digest_of, parse_request
+from slurm_plugins.client.errors import SlurmRefused, SlurmUnreachable
 from slurm_plugins.client.resources import Hosts
 from slurm_plugins.client.states import JobFlag, JobState
 from tests.act.fakes import GSUB, World, failed, job, pending
+from tests.act.test_allowed import TOLD
 
 
 @pytest.fixture
@@ -49,6 +52,16 @@ def test_each_verb_is_one_command(world, verb, number, fields, command):
     assert (done["event"], done["id"]) == ("done", asked["id"])
 
 
+def test_a_requeue_whose_change_would_be_refused_is_refused(world):
+    """Else the job would run again as it was, and fail as it did."""
+    more = {"MinMemoryNode": "600000", "StartTime": "now"}
+    answer = world.ask("requeue", "8", fields=more)
+    assert answer["result"] == "refused" and "more than a node" in answer["said"]
+    assert world.slurm.acts == []
+    assert world.ask("requeue", "8", fields=more | {"MinMemoryNode": "4000"})["result"] == "done"
+    assert world.slurm.acts == [["scontrol", "requeue", "8"]]
+
+
 def test_the_table_has_these_verbs_and_fields_and_no_other():
     """A verb or a field more is a decision, and a line in docs/gsub-act.md."""
     assert set(VERBS) == {"requeue", "requeuehold", "hold", "release", "update"}
@@ -62,7 +75,7 @@ def test_what_is_held_is_in_the_ledger_until_it_is_released(world, tmp_path):
     assert (found.since, found.until) == (world.clock(), world.clock() + 180)
     assert world.ask("release", "7")["result"] == "done"
     assert held(tmp_path / "state") == ()
-    assert world.slurm.jobs["7"].priority != 0
+    assert world.slurm.known_jobs["7"].priority != 0
 
 
 def test_held_reads_no_journal_as_nothing_held(tmp_path):
@@ -79,14 +92,14 @@ def test_slurms_own_no_is_told(world):
 def test_a_job_that_started_first_is_not_said_to_be_held(world, tmp_path):
     def start():
         if len(world.slurm.acts) == 0:
-            world.slurm.jobs["7"] = job(7, JobState.RUNNING, priority=100)
+            world.slurm.known_jobs["7"] = job(7, JobState.RUNNING, priority=100)
 
     world.slurm.before_act = start
     answer = world.ask("hold", "7")
     assert answer["result"] == "failed" and "started first" in answer["said"]
     assert held(tmp_path / "state") == ()
     # Slurm takes the hold all the same, for the attempt after this one
-    assert world.slurm.jobs["7"].priority != 0
+    assert world.slurm.known_jobs["7"].priority != 0
     assert [argv[1] for argv in world.slurm.acts] == ["uhold", "release"]
 
 
@@ -94,18 +107,18 @@ def test_an_array_is_held_while_none_of_it_runs(tmp_path):
     """Slurm's hold of an array marks the tasks that run, too."""
     waits = pending(7, array_job_id=7, array_tasks="2-9")
     world = World(tmp_path, waits)
-    world.slurm.jobs["7_1"] = job("7_1", JobState.RUNNING)
+    world.slurm.known_jobs["7_1"] = job("7_1", JobState.RUNNING)
     assert "tasks of this array run" in world.ask("hold", "7")["said"]
     assert world.slurm.acts == []
-    del world.slurm.jobs["7_1"]
+    del world.slurm.known_jobs["7_1"]
 
     def start():
-        world.slurm.jobs["7_1"] = job("7_1", JobState.RUNNING)
+        world.slurm.known_jobs["7_1"] = job("7_1", JobState.RUNNING)
 
     world.slurm.before_act = start
     assert world.ask("hold", "7")["result"] == "failed"
     assert [argv[1] for argv in world.slurm.acts] == ["uhold", "release"]
-    del world.slurm.jobs["7_1"]
+    del world.slurm.known_jobs["7_1"]
     world.slurm.before_act = lambda: None
     assert world.ask("hold", "7")["result"] == "done"
     assert len(held(tmp_path / "state")) == 1
@@ -123,7 +136,7 @@ OUTSIDE: list[tuple[dict[str, Any], str]] = [
     )],
     # fields of other verbs, and fields that update does not set
     ({"verb": "hold", "fields": {"StartTime": "now"}}, "has no fields"),
-    ({"verb": "requeue", "fields": {"State": "SpecialExit"}}, "has no fields"),
+    ({"verb": "requeue", "fields": {"State": "SpecialExit"}}, "no field of ours"),
     ({"verb": "update"}, "at least one field"),
     *[({"verb": "update", "fields": {name: value}}, "no field of ours") for name, value in (
         ("AdminComment", "x"), ("Comment", "x"), ("TimeLimit", "UNLIMITED"), ("Priority", "4294967294"), ("Nice", "-1"),
@@ -173,6 +186,7 @@ OUTSIDE: list[tuple[dict[str, Any], str]] = [
     ({"by": None}, "not a request"),
     ({"by": "-"}, "not a request"),
     ({"until": "soon"}, "not a request"),
+    *[({"verb": "requeue", "restarts": value}, "not a request") for value in (-1, 0.5, "0", True, 10**6 + 1, [0])],
     ({"sudo": True}, "not a request"),
     # not now, not here, not for that
     ({"at": 1_900_000_000.0 - 601}, "too long ago"),
@@ -181,6 +195,8 @@ OUTSIDE: list[tuple[dict[str, Any], str]] = [
     ({"until": 1_900_000_000.0}, "next hour"),
     ({"until": 1_900_000_000.0 + 3700}, "next hour"),
     ({"verb": "requeue", "job": "8", "until": 1_900_000_000.0 + 60}, "holds nothing"),
+    ({"restarts": 0}, "not of one attempt"),
+    ({"verb": "release", "restarts": 0}, "not of one attempt"),
     ({"job": "4711"}, "no such job"),
     ({"verb": "release"}, "does not hold this job"),
 ]
@@ -225,12 +241,81 @@ RESTS: list[tuple[str, Any, str]] = [
 @pytest.mark.parametrize(("verb", "found", "words"), RESTS, ids=lambda value: str(value)[:40])
 def test_a_verb_is_done_only_where_it_makes_sense(tmp_path, verb, found, words):
     world = World(tmp_path)
-    world.slurm.jobs["7"] = found
+    world.slurm.known_jobs["7"] = found
     fields = {"ExcNodeList": "n1"} if verb == "update" else {}
     answer = world.ask(verb, "7", fields=fields)
     assert answer["result"] == "refused" and words in answer["said"], answer
     assert world.slurm.acts == []
     assert [line["event"] for line in world.lines()] == ["refused"]
+
+
+STALE_PLANS: list[tuple[str, Any, int, str]] = [
+    ("requeue", failed(restarts=1), 0, "once, not 0"),
+    ("requeuehold", failed(restarts=3), 1, "3 times, not 1"),
+    ("requeue", failed(), 2, "0 times, not 2"),  # Slurm lost its state
+    ("update", pending(restarts=2), 1, "2 times, not 1"),
+    # what another asker's requeue left is told of as that, not as a job that waits
+    ("requeue", pending(restarts=1), 0, "once, not 0"),
+]
+
+
+@pytest.mark.parametrize(("verb", "found", "restarts", "words"), STALE_PLANS, ids=str)
+def test_a_plan_for_another_attempt_is_refused_and_journalled(tmp_path, verb, found, restarts, words):
+    world = World(tmp_path, found)
+    fields = {"ExcNodeList": "n1"} if verb == "update" else {}
+    answer = world.ask(verb, fields=fields, restarts=restarts)
+    assert answer["result"] == "refused" and answer["again"] is None
+    assert answer["said"] == f"it has been restarted meanwhile: {words}"
+    (line,) = world.lines()
+    assert (line["event"], line["expected"]) == ("refused", restarts)
+    assert world.slurm.acts == []
+
+
+@pytest.mark.parametrize("verb", ["requeue", "requeuehold", "update"])
+def test_the_attempt_that_is_meant_is_acted_on(tmp_path, verb):
+    world = World(tmp_path, pending(restarts=2) if verb == "update" else failed(restarts=2))
+    answer = world.ask(verb, fields={"StartTime": "now"} if verb == "update" else {}, restarts=2)
+    assert answer["result"] == "done"
+    asked = world.lines()[0]
+    assert (asked["event"], asked["restarts"], asked["expected"]) == ("asked", 2, 2)
+
+
+def test_two_askers_requeue_a_job_once(tmp_path):
+    """Each with an id of its own, as two services or one that lost its memory would."""
+    world = World(tmp_path, failed())
+    results = []
+    for _ in range(2):
+        results.append(world.ask("requeue", restarts=0)["result"])
+        world.slurm.known_jobs["7"] = failed(restarts=1)  # it failed again, before the second one asks
+    assert results == ["done", "refused"] and len(world.slurm.acts) == 1
+
+
+def test_the_attempt_is_part_of_what_an_id_stands_for(world):
+    request = world.request("requeue", "8", restarts=0)
+    assert world.send(json.dumps(request).encode())["result"] == "done"
+    assert "another request" in world.send(json.dumps(request | {"restarts": 1}).encode())["said"]
+    assert world.send(json.dumps(request).encode())["repeat"]
+
+
+def test_without_an_attempt_a_request_is_what_it_was_before_there_were_any():
+    """A journal that an older version wrote has these digests."""
+    line = {
+        "v": 1,
+        "id": "request-1",
+        "at": 1,
+        "cluster": "lab",
+        "job": "8",
+        "verb": "requeue",
+        "why": "a",
+        "by": "v-00000000",
+    }
+    assert digest_of(parse_request(json.dumps(line).encode())) == "d51df518b2b5c8b636b3c54acfd79f8d"
+
+
+def test_a_job_that_completes_may_be_requeued_in_a_moment(tmp_path):
+    world = World(tmp_path, failed(flags=frozenset({JobFlag.COMPLETING})), pending(8))
+    assert world.ask("requeue", "7")["again"] == 2
+    assert world.ask("requeue", "8")["again"] is None
 
 
 def test_an_arrays_task_is_requeued_by_its_own_number(tmp_path):
@@ -241,10 +326,120 @@ def test_an_arrays_task_is_requeued_by_its_own_number(tmp_path):
 
 @pytest.mark.parametrize(("most", "words"), [(3999, "gives, 3999 MiB"), (None, "not known")])
 def test_no_more_memory_than_the_partition_gives(world, most, words):
-    world.slurm.most = most
+    world.slurm.space = replace(world.slurm.space, biggest=most)
     answer = world.ask("update", "9", fields={"MinMemoryNode": "4000"})
     assert answer["result"] == "refused" and words in answer["said"]
     assert world.slurm.acts == []
+
+
+# --- memory: the limits themselves are in test_allowed.py -------------------------------------------------------------
+
+
+def more(world: World, number: str, mebibytes: int, **fields: Any) -> dict[str, Any]:
+    return world.ask("update", number, fields={"MinMemoryNode": str(mebibytes)}, **fields)
+
+
+@pytest.fixture
+def limited(tmp_path: Path) -> World:
+    """User 1001 has two jobs that were requeued in QOS tight, which lets him have 6000 MiB; 1000 of them are in use."""
+    jobs = (pending(number, restarts=1, uid=1001, qos="tight") for number in (7, 9))
+    world = World(tmp_path, *jobs, pending(8, restarts=1, uid=1001))
+    world.slurm.space = replace(world.slurm.space, enforced=True, associations=TOLD)
+    return world
+
+
+def test_a_limit_is_named_to_who_asks_and_in_the_journal(limited):
+    answer = more(limited, "7", 4001)
+    assert answer["result"] == "refused" and answer["again"] is None
+    assert answer["said"] == (
+        "the limit MaxTRESPerJob of QOS tight is 4000 MiB of memory, and it would be 4001 MiB for the job"
+    )
+    assert limited.lines()[-1]["said"] == answer["said"]
+    assert limited.slurm.acts == []
+    assert more(limited, "7", 4000)["result"] == "done"
+
+
+def test_what_was_given_to_jobs_that_wait_is_not_given_twice(limited):
+    """Slurm would start them both, and beyond the limit together."""
+    assert more(limited, "7", 3000)["result"] == "done"
+    answer = more(limited, "9", 2500)
+    assert answer["result"] == "refused" and answer["again"] == 60
+    assert (
+        "MaxTRESPerUser of QOS tight is 6000 MiB of memory, of which 4000 MiB are in use or given"
+        in answer["said"]
+    )
+    assert more(limited, "9", 2000)["result"] == "done"
+    # the same job anew: what it was given before is not counted beside it
+    assert more(limited, "9", 1500)["result"] == "done"
+    assert more(limited, "7", 3500)["result"] == "done"
+
+
+def test_what_a_requeue_is_to_be_followed_by_is_given_with_it(limited):
+    """Else two jobs would be requeued for the room of one."""
+    for number in ("7", "9"):
+        limited.slurm.known_jobs[number] = failed(number, uid=1001, qos="tight")
+    fields = {"MinMemoryNode": "3000"}
+    assert limited.ask("requeue", "7", fields=fields)["result"] == "done"
+    answer = limited.ask("requeue", "9", fields=fields)
+    assert answer["result"] == "refused" and answer["again"] == 60
+    assert more(limited, "7", 3000)["result"] == "done"
+
+
+def test_a_job_that_runs_is_counted_by_slurm(limited):
+    more(limited, "7", 4000)
+    limited.slurm.known_jobs["7"] = job(7, JobState.RUNNING, uid=1001, qos="tight")
+    assert more(limited, "9", 4000)["again"] == 60  # it was seen to wait a moment ago
+    limited.clock.now += 3
+    assert more(limited, "9", 4000)["result"] == "done"
+
+
+def test_a_storm_of_raises_does_not_read_the_queue_for_each(tmp_path):
+    jobs = [pending(number, restarts=1, uid=1001, qos="tight") for number in range(1, 101)]
+    world = World(tmp_path, *jobs)
+    world.slurm.space = replace(world.slurm.space, enforced=True, associations=TOLD)
+    results = [more(world, str(number), 100)["result"] for number in range(1, 101)]
+    assert results == ["done"] * 50 + ["refused"] * 50  # 6000 of which 1000 are in use
+    assert world.slurm.looks == 100, "one look at each job, and none at the others"
+    world.clock.now += 3
+    assert [more(world, str(number), 100)["result"] for number in (98, 99, 100)] == ["refused"] * 3
+    assert world.slurm.looks == 104, "once more before somebody is refused"
+
+
+def test_what_was_given_is_known_after_a_crash(limited):
+    more(limited, "7", 4000)
+    limited.restart()
+    assert more(limited, "9", 1001)["result"] == "refused"
+    limited.slurm.no = SlurmRefused("scontrol", "Job/step already completing or completed")
+    assert more(limited, "9", 1000)["result"] == "failed"
+    limited.slurm.no = None
+    limited.clock.now += 60
+    assert more(limited, "7", 4000)["result"] == "done"  # what failed was not given
+
+
+def test_other_updates_and_verbs_ask_for_no_limits(limited):
+    limited.ask("update", "7", fields={"StartTime": "now", "ExcNodeList": "n1"})
+    limited.ask("hold", "9")
+    assert limited.slurm.rooms == 0
+
+
+def test_limits_that_are_not_told_are_refused_only_where_they_are_enforced(limited):
+    limited.slurm.space = replace(
+        limited.slurm.space, associations=None, missing="Slurm's answer was not understood"
+    )
+    answer = more(limited, "7", 10)
+    assert answer["result"] == "refused"
+    assert answer["said"].startswith(
+        "it is not known what accounting lets the job have: Slurm's answer was not"
+    )
+    limited.slurm.space = replace(limited.slurm.space, enforced=False)
+    assert more(limited, "7", 10)["result"] == "done"
+
+
+def test_memory_for_each_cpu_counts_for_all_of_them(limited):
+    limited.slurm.known_jobs["7"] = pending(7, restarts=1, uid=1001, qos="tight", num_cpus=8)
+    answer = limited.ask("update", "7", fields={"MinMemoryCPU": "501"})
+    assert "MaxTRESPerJob of QOS tight is 4000 MiB" in answer["said"] and "4008 MiB" in answer["said"]
+    assert limited.ask("update", "7", fields={"MinMemoryCPU": "500"})["result"] == "done"
 
 
 @pytest.mark.parametrize(
@@ -308,7 +503,7 @@ def test_the_off_switch_refuses_all_and_lets_go_what_is_held(world, tmp_path):
     answer = world.ask("requeue", "8")
     assert answer["result"] == "refused" and "switched gsub-act off" in answer["said"]
     world.wait(1)
-    assert held(tmp_path / "state") == () and not world.slurm.jobs["7"].held
+    assert held(tmp_path / "state") == () and not world.slurm.known_jobs["7"].held
 
 
 def test_without_rights_it_says_so(world):
@@ -336,11 +531,22 @@ def test_a_job_is_acted_on_ten_times_a_minute(tmp_path):
     assert world.ask("update", "7", fields={"StartTime": "now"})["result"] == "done"
 
 
-def test_sixty_acts_a_minute_in_all_and_releases_beside_them(tmp_path):
-    world = World(tmp_path, *(pending(number) for number in range(1, 71)))
-    results = [world.ask("hold", str(number))["result"] for number in range(1, 71)]
-    assert results == ["done"] * 60 + ["refused"] * 10
-    assert {world.ask("release", str(number))["result"] for number in range(1, 61)} == {"done"}
+def test_two_hundred_acts_at_once_in_all_and_releases_beside_them(tmp_path):
+    world = World(tmp_path, *(pending(number) for number in range(1, 211)))
+    results = [world.ask("hold", str(number))["result"] for number in range(1, 211)]
+    assert results == ["done"] * 200 + ["refused"] * 10
+    assert {world.ask("release", str(number))["result"] for number in range(1, 201)} == {"done"}
+
+
+def test_a_thousand_jobs_that_fail_at_once_are_requeued_within_a_minute(tmp_path):
+    """By an asker that comes again when it is told to."""
+    world = World(tmp_path, *(failed(number) for number in range(1, 1001)))
+    begun = world.clock()
+    for number in range(1, 1001):
+        while (answer := world.ask("requeue", str(number), restarts=0))["result"] == "refused":
+            world.clock.now += answer["again"]
+    assert len(world.slurm.acts) == 1000
+    assert world.clock() - begun < 45
 
 
 def test_a_flood_of_refusals_fills_no_disk(tmp_path):
@@ -387,6 +593,70 @@ def test_a_silent_slurm_is_asked_nothing(world):
     answer = world.ask("hold", "7")
     assert answer["result"] == "refused" and answer["again"] == 10
     assert [line["event"] for line in world.lines()] == ["refused"]
+
+
+def test_a_silent_slurm_is_waited_for_once_and_not_by_each_who_asks(world):
+    """A look takes 20 s then, requests are done in a row, and an asker waits 90 s."""
+    world.slurm.silent = True
+    assert world.ask("hold", "7")["again"] == 10
+    looks = world.slurm.looks
+    answers = [world.ask("requeue", "8") for _ in range(5)] + [more(world, "9", 4000)]
+    assert {answer["result"] for answer in answers} == {"refused"}
+    assert all("a moment ago" in answer["said"] and 0 < answer["again"] <= 5 for answer in answers)
+    assert world.slurm.looks == looks
+    world.slurm.silent = False
+    world.clock.now += answers[-1]["again"]
+    assert world.ask("requeue", "8")["result"] == "done"
+
+
+def test_after_an_act_without_an_answer_slurm_is_left_alone_for_a_moment(world):
+    world.slurm.deaf = True
+    assert world.ask("hold", "7")["result"] == "unknown"
+    assert "a moment ago" in world.ask("requeue", "8")["said"]
+    world.slurm.deaf = False
+    world.wait(6)
+    assert world.ask("requeue", "8")["result"] == "done"
+
+
+def test_a_clock_that_is_set_back_does_not_make_it_wait(world):
+    world.slurm.silent = True
+    world.ask("hold", "7")
+    world.slurm.silent = False
+    world.clock.now -= 100
+    assert world.ask("hold", "7")["result"] == "done"
+
+
+def test_while_it_is_not_known_who_slurmuser_is_nothing_is_done(world):
+    world.slurm.known = Rights(None, why="Slurm's controller (slurmctld) does not answer")
+    answer = world.ask("hold", "7")
+    assert (answer["result"], answer["again"]) == ("refused", 10) and "SlurmUser" in answer["said"]
+    world.slurm.known = Rights(True, "lab", 64030)
+    assert world.ask("hold", "7")["result"] == "done"  # it is asked again at once
+
+
+def test_a_slurmdbd_that_is_away_keeps_back_only_what_needs_it(limited):
+    def room(_job):
+        raise SlurmUnreachable("slurmdbd")
+
+    limited.slurm.room = room
+    answer = more(limited, "7", 10)
+    assert answer["result"] == "refused" and "slurmdbd" in answer["said"] and answer["again"] == 10
+    assert limited.ask("update", "7", fields={"StartTime": "now"})["result"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("known", "seconds"),
+    [(Rights(True, "lab", 64030), 600), (Rights(None, "lab", 64030, "slurmdbd is away"), 60)],
+)
+def test_rights_are_asked_for_once_in_a_while(world, known, seconds):
+    """sacctmgr waits long for a slurmdbd that is away; it must not at each request."""
+    world.slurm.known = known
+    counts = []
+    for later in (0, 0, seconds - 1, 2):
+        world.clock.now += later
+        assert world.ask("update", "9", fields={"StartTime": "now"})["result"] == "done"
+        counts.append(world.slurm.asked_rights)
+    assert counts == [1, 1, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -439,9 +709,9 @@ def test_what_was_not_done_is_found_out_too_and_blocks_the_job_until_then(world)
 def test_a_hold_without_a_promise_ends_after_three_minutes(world, tmp_path):
     world.ask("hold", "7")
     world.wait(179)
-    assert world.slurm.jobs["7"].held
+    assert world.slurm.known_jobs["7"].held
     world.wait(2)
-    assert not world.slurm.jobs["7"].held and held(tmp_path / "state") == ()
+    assert not world.slurm.known_jobs["7"].held and held(tmp_path / "state") == ()
     asked, done = world.lines()[-2:]
     assert (asked["verb"], asked["why"], done["event"]) == ("release", "nobody released it in time", "done")
 
@@ -449,9 +719,9 @@ def test_a_hold_without_a_promise_ends_after_three_minutes(world, tmp_path):
 def test_a_promise_is_kept_to_and_no_longer(world):
     world.ask("requeuehold", "8", until=world.clock() + 1000)
     world.wait(999)
-    assert world.slurm.jobs["8"].held
+    assert world.slurm.known_jobs["8"].held
     world.wait(2)
-    assert not world.slurm.jobs["8"].held
+    assert not world.slurm.known_jobs["8"].held
 
 
 def test_a_hold_that_is_overdue_ends_at_the_start(world, tmp_path):
@@ -460,7 +730,7 @@ def test_a_hold_that_is_overdue_ends_at_the_start(world, tmp_path):
     world.restart()
     assert len(held(tmp_path / "state")) == 1
     world.desk.tend()
-    assert held(tmp_path / "state") == () and not world.slurm.jobs["7"].held
+    assert held(tmp_path / "state") == () and not world.slurm.known_jobs["7"].held
 
 
 def test_nothing_stays_held_at_the_end(world, tmp_path):
@@ -468,7 +738,7 @@ def test_nothing_stays_held_at_the_end(world, tmp_path):
     world.ask("requeuehold", "8")
     world.desk.end(5)
     assert held(tmp_path / "state") == ()
-    assert not world.slurm.jobs["7"].held and not world.slurm.jobs["8"].held
+    assert not world.slurm.known_jobs["7"].held and not world.slurm.known_jobs["8"].held
 
 
 @pytest.mark.parametrize(("verb", "number"), [("hold", "7"), ("requeuehold", "8")])
@@ -476,9 +746,9 @@ def test_a_hold_whose_answer_got_lost_does_not_stay_at_the_end(world, tmp_path, 
     world.slurm.deaf = True
     assert world.ask(verb, number)["result"] == "unknown"
     world.slurm.deaf = False
-    assert world.slurm.jobs[number].held
+    assert world.slurm.known_jobs[number].held
     world.desk.end(5)
-    assert held(tmp_path / "state") == () and not world.slurm.jobs[number].held
+    assert held(tmp_path / "state") == () and not world.slurm.known_jobs[number].held
 
 
 def test_a_silent_slurm_does_not_make_it_forget(world, tmp_path):
@@ -488,7 +758,7 @@ def test_a_silent_slurm_does_not_make_it_forget(world, tmp_path):
     assert len(held(tmp_path / "state")) == 1
     world.slurm.silent = False
     world.wait(11)
-    assert held(tmp_path / "state") == () and not world.slurm.jobs["7"].held
+    assert held(tmp_path / "state") == () and not world.slurm.known_jobs["7"].held
 
 
 def test_a_silent_slurm_is_looked_at_once_a_round_however_much_is_held(tmp_path):
@@ -519,9 +789,9 @@ def test_what_others_did_to_a_held_job_is_left_as_it_is(world, tmp_path, becomes
     world.ask("hold", "7")
     acts = len(world.slurm.acts)
     if becomes is None:
-        del world.slurm.jobs["7"]
+        del world.slurm.known_jobs["7"]
     else:
-        world.slurm.jobs["7"] = becomes
+        world.slurm.known_jobs["7"] = becomes
     world.wait(181)
     assert held(tmp_path / "state") == ()
     assert len(world.slurm.acts) == acts

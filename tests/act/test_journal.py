@@ -52,7 +52,7 @@ def test_an_id_of_the_last_hour_is_known_after_it_was_begun_anew(tmp_path):
 def test_what_was_forgotten_stays_forgotten(tmp_path):
     world = World(tmp_path, *(pending(number) for number in range(1, 60)), file_bytes=4000)
     world.ask("hold", "1")
-    world.slurm.jobs["1"] = pending(1)
+    world.slurm.known_jobs["1"] = pending(1)
     world.wait(182)
     assert held(tmp_path / "state") == ()
     for number in range(2, 50):
@@ -130,7 +130,7 @@ def test_what_is_held_is_released_although_the_disk_is_full(tmp_path, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", full)
         world.wait(185)
-    assert not world.slurm.jobs["7"].held
+    assert not world.slurm.known_jobs["7"].held
     assert len(world.slurm.acts) == 2
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,6 +116,120 @@ def test_what_it_does_not_do(acting: Acting) -> None:
     for job, shown in zip((running, waiting), before, strict=True):
         assert {name: acting.shown(job)[name] for name in same} == {name: shown[name] for name in same}
     acting.cluster.run(["scancel", roots])
+
+
+def test_a_job_is_requeued_once_by_two_who_mean_the_same_attempt(acting: Acting) -> None:
+    job = acting.failed()
+    first, second = (acting.request("requeue", job, restarts=0) for _ in range(2))
+    assert acting.send(first)["result"] == "done"
+    # the second comes when it has failed again
+    assert acting.ask("update", job, fields={"StartTime": "now"}, restarts=1)["result"] == "done"
+    acting.wait(lambda: acting.shown(job)["JobState"] == "FAILED")
+    answer = acting.send(second)
+    assert (answer["result"], answer["said"]) == ("refused", "it has been restarted meanwhile: once, not 0")
+    assert acting.send(first)["repeat"]
+    assert acting.shown(job)["Restarts"] == "1"
+    stale = acting.ask("update", job, fields={"StartTime": "now"}, restarts=0)
+    assert stale["result"] == "refused" and "restarted meanwhile" in stale["said"]
+    assert acting.ask("requeuehold", job, restarts=1)["result"] == "done"
+    assert acting.ask("release", job)["result"] == "done"
+
+
+@pytest.fixture
+def tight(acting: Acting) -> Iterator[Acting]:
+    """QOS tight lets a job have 4000 MiB of memory, and a user 6000; account lab has 9000 for all that run."""
+    manage(acting, "add qos tight set MaxTRESPerJob=mem=4000 MaxTRESPerUser=mem=6000")
+    manage(acting, f"modify user {acting.user} where account=lab set qos+=tight")
+    manage(acting, "modify account lab set GrpTRES=mem=9000")
+    acting.wait(lambda: "mem=9000(" in assoc_mgr(acting) and "MaxTRESPJ=mem=4000" in assoc_mgr(acting))
+    acting.cluster.restart("gsub-act")  # what it gave before, it takes to wait for a moment
+    yield acting
+    acting.cluster.run(["scancel", "--quiet", f"--user={acting.user}"])
+    manage(acting, "modify account lab set GrpTRES=mem=-1")
+    manage(acting, f"modify user {acting.user} where account=lab set qos-=tight")
+    acting.wait(lambda: "mem=9000(" not in assoc_mgr(acting))
+
+
+def manage(acting: Acting, words: str) -> None:
+    done = acting.cluster.run(["sacctmgr", "-i", *words.split()])
+    assert done.returncode == 0 or "Nothing" in done.stdout + done.stderr, done.stderr
+
+
+def assoc_mgr(acting: Acting) -> str:
+    return acting.cluster.run(["scontrol", "-o", "show", "assoc_mgr", "flags=assoc,qos"], check=True).stdout
+
+
+def more(acting: Acting, job: str, mebibytes: int) -> dict[str, Any]:
+    return acting.ask("update", job, fields={"MinMemoryNode": str(mebibytes)})
+
+
+def test_nobody_is_lifted_over_the_limit_of_a_qos(tight: Acting) -> None:
+    one, two = (tight.failed("--qos=tight", "--mem=500M") for _ in range(2))
+    running = tight.submit("--qos=tight", "--mem=2000M")
+    tight.wait(lambda: tight.shown(running)["JobState"] == "RUNNING")
+    for job in (one, two):
+        assert tight.ask("requeue", job, restarts=0)["result"] == "done"
+    answer = more(tight, one, 4001)
+    assert answer["result"] == "refused" and "MaxTRESPerJob of QOS tight is 4000" in answer["said"], answer
+    assert more(tight, one, 3000)["result"] == "done"
+    # 2000 are in use and 3000 given: of 6000 there are 1000 left
+    answer = more(tight, two, 1001)
+    assert answer["result"] == "refused" and "MaxTRESPerUser of QOS tight is 6000" in answer["said"], answer
+    assert answer["again"] == 60
+    assert more(tight, two, 1000)["result"] == "done"
+    for job in (one, two):
+        assert tight.ask("update", job, fields={"StartTime": "now"})["result"] == "done"
+    # and Slurm did as gsub-act feared: it looked at no limit, and they are within it all the same
+    tight.wait(lambda: all(int(tight.shown(job)["Restarts"]) == 1 for job in (one, two)))
+    assert tight.shown(one)["MinMemoryNode"] == "3000M" and tight.shown(two)["MinMemoryNode"] == "1000M"
+    tight.wait(lambda: all(tight.shown(job)["JobState"] == "FAILED" for job in (one, two)))
+
+
+def test_nobody_is_lifted_over_the_limit_of_an_account(tight: Acting) -> None:
+    job = tight.failed("--mem=500M", "--nodes=2")
+    running = tight.submit("--mem=1000M")
+    tight.wait(lambda: tight.shown(running)["JobState"] == "RUNNING")
+    assert tight.ask("requeue", job)["result"] == "done"
+    for mebibytes, again in ((4501, None), (4001, 60)):
+        answer = more(tight, job, mebibytes)
+        assert answer["result"] == "refused" and answer["again"] == again, answer
+        assert "GrpTRES of account lab is 9000" in answer["said"]
+    assert more(tight, job, 4000)["result"] == "done"
+
+
+def test_nobody_is_lifted_over_the_limit_of_a_partition(acting: Acting) -> None:
+    cluster = acting.cluster
+    cluster.run(["scontrol", "update", "PartitionName=debug", "MaxMemPerNode=3000"], check=True)
+    cluster.restart("gsub-act")  # it takes what partitions allow for known for a minute
+    try:
+        job = acting.failed("--mem=500M", "--partition=debug")
+        assert acting.ask("requeue", job)["result"] == "done"
+        answer = more(acting, job, 3001)
+        assert answer["result"] == "refused" and "MaxMemPerNode of partition debug is 3000" in answer["said"]
+        assert more(acting, job, 3000)["result"] == "done"
+    finally:
+        cluster.run(["scontrol", "update", "PartitionName=debug", "MaxMemPerNode=0"], check=True)
+        cluster.restart("gsub-act")
+
+
+def test_an_act_costs_slurmctld_little(acting: Acting) -> None:
+    """One look and one command: three questions for squeue, and the command."""
+    one, two = acting.failed(), acting.failed()
+    acting.ask("requeue", one)  # what is asked once in a while is known now
+    before = questions(acting)
+    assert acting.ask("requeue", two, restarts=0)["result"] == "done"
+    assert questions(acting) - before == 4
+    assert acting.ask("update", two, fields={"StartTime": "now"}, restarts=1)["result"] == "done"
+    assert questions(acting) - before == 8
+
+
+def questions(acting: Acting) -> int:
+    """How many RPC of gsub-act's slurmctld has answered."""
+    by_user = acting.cluster.run(["sdiag"], check=True).stdout.partition("statistics by user")[2]
+    uid = acting.cluster.daemon_user("gsub-act").uid
+    found = re.search(rf"\( *{uid}\) count:(\d+)", by_user)
+    assert found, by_user
+    return int(found[1])
 
 
 def test_more_memory_than_a_node_has_is_refused(acting: Acting) -> None:

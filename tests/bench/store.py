@@ -4,7 +4,8 @@
 
 A year of a cluster of 256 nodes with 8 GPUs each, made up from a seed by the shape of public traces (most jobs have one
 GPU, a few users most jobs, one in four fails). Each job is told as nodes tell it: start, usage (twice), end, its course
-for those of the last quarter, and what the log says of those that failed; then come Slurm's word and the verdict.
+for those of the last quarter, and what the log says of those that failed; then come Slurm's word, the verdict, and what
+was decided by it. The last thousand failures wait for that, the thousand before them are to be worked on.
 Batches come as from 256 spools, 500 records each.
 Rates count the store's time alone, not that of making records up. PostgreSQL is a server of the bench's own.
 """
@@ -38,6 +39,7 @@ from profiler.records import (
     NodeEvent,
     Record,
 )
+from profiler.resubmissions import Resubmission, State
 from profiler.store import EventQuery, JobFacts, JobQuery, ReasonsQuery, Store, VerdictQuery, open_store
 from slurm_plugins.service.keeper.judging import judged
 from tests.store.postgres import Postgres
@@ -50,6 +52,7 @@ _NODES = 256
 _RUNNING = 600
 """The last so many jobs still run."""
 _BATCH = 500
+_WAITING = 2000
 _SIZES = ((1, 70), (2, 8), (4, 8), (8, 9), (16, 3), (32, 1.5), (64, 0.5))
 _ENDS = (
     ("COMPLETED", 68),
@@ -220,8 +223,8 @@ class Site:
 
 def fill(store: Store, site: Site) -> dict[str, float]:
     """Put all in; the rates."""
-    taking = telling = judging = 0.0
-    verdicts = 0
+    taking = telling = judging = deciding = 0.0
+    verdicts = decisions = 0
     count = 0
     spool: list[Record] = []
     facts: list[JobFacts] = []
@@ -243,9 +246,14 @@ def fill(store: Store, site: Site) -> dict[str, float]:
             facts = []
             begun = time.perf_counter()
             while cases := store.unjudged(CLUSTER, 100, one.started or NOW):
-                store.put_verdicts([judged(case) for case in cases])
+                # As of long ago, by when nothing had ended for long: what failed waits for a decision
+                store.put_verdicts([judged(case) for case in cases], 0.0)
                 verdicts += len(cases)
             judging += time.perf_counter() - begun
+            begun = time.perf_counter()
+            while number < site.jobs - 4 * _WAITING and (decided := decide(store, "stopped")):
+                decisions += decided
+            deciding += time.perf_counter() - begun
         if number % 100_000 == 99_999:
             print(f"  {number + 1} jobs, {count / taking:.0f} records/s", file=sys.stderr, flush=True)
     events = site.jobs // 10
@@ -253,7 +261,9 @@ def fill(store: Store, site: Site) -> dict[str, float]:
         store.take([site.event(number, events) for number in range(start, min(start + _BATCH, events))], NOW)
     # Events of a year that come at once bring up all failures of that year again; they would come one by one
     while cases := store.unjudged(CLUSTER, 100, NOW):
-        store.put_verdicts([judged(case) for case in cases])
+        store.put_verdicts([judged(case) for case in cases], NOW)
+    for _ in range(_WAITING // 200):
+        decide(store, "planned")
     return {
         "records": count,
         "records_per_s": round(count / taking),
@@ -261,7 +271,22 @@ def fill(store: Store, site: Site) -> dict[str, float]:
         "enriched_per_s": round(site.jobs / telling),
         "judged": verdicts,
         "judged_per_s": round(verdicts / judging),
+        "decided": decisions,
+        "decided_per_s": round(decisions / deciding),
     }
+
+
+def decide(store: Store, state: State) -> int:
+    """Decide about a hundred failures; how many that were."""
+    of = store.undecided(CLUSTER, 100, 4e9)
+    rows = [
+        Resubmission(
+            *(CLUSTER, one.job.job_id, one.job.restarts, one.finding.reason, "once", state, NOW),
+            "What is known does not surely say why it failed: it is tried again once.",
+        )
+        for one in of
+    ]
+    return len(store.put_resubmissions(rows, NOW, of=of))
 
 
 def questions(store: Store, site: Site) -> dict[str, Callable[[], object]]:
@@ -339,6 +364,10 @@ def questions(store: Store, site: Site) -> dict[str, Callable[[], object]]:
         ),
         _ALL_REASONS: lambda: store.reasons(ReasonsQuery(cluster=CLUSTER, since=0.0, until=4e9)),
         "unjudged": lambda: store.unjudged(CLUSTER, 100, NOW),
+        "undecided": lambda: store.undecided(CLUSTER, 100, 4e9),
+        "due": lambda: store.due_resubmissions(CLUSTER, 100, 4e9),
+        "resubmissions of a job": lambda: store.resubmissions(CLUSTER, r.randrange(jobs) + 1),
+        "past of a job": lambda: store.past_of(CLUSTER, r.randrange(jobs) + 1, 1),
         "wanting": lambda: store.wanting(CLUSTER, 100, NOW),
     }
 

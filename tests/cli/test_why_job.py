@@ -10,6 +10,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gsub import recall, why_job
@@ -18,8 +19,18 @@ from gsub.errors import UserError
 from gsub.service import NoRecordError
 from gsub.why_job import known_of
 from gsub.why_view import facts, lines
-from profiler.answers import DecisionAnswer, Jobs, JobSummary, Similar, Usage, Verdict, VerdictAnswer
+from profiler.answers import (
+    DecisionAnswer,
+    Jobs,
+    JobSummary,
+    Resubmissions,
+    Similar,
+    Usage,
+    Verdict,
+    VerdictAnswer,
+)
 from profiler.findings import Evidence, Finding
+from profiler.resubmissions import Resubmission
 from slurm_plugins.client.errors import NoSuchJob, SlurmUnreachable
 from slurm_plugins.client.states import ExitStatus
 from slurm_plugins.client.values import AccountingRecord, Job, JobState
@@ -69,6 +80,7 @@ class FakeService:
     runs: tuple[JobSummary, ...] = ()
     error: UserError | None = None
     asked: int = 0
+    followed: tuple[Resubmission, ...] = ()
 
     def verdict(self, job: str, restarts: int | None = None) -> VerdictAnswer:
         self.asked += 1
@@ -80,6 +92,10 @@ class FakeService:
 
     def decision(self, job: str) -> DecisionAnswer:
         return DecisionAnswer(self.verdict(job).job, self.decided)
+
+    def resubmissions(self, job: str) -> Resubmissions:
+        self.verdict(job)
+        return Resubmissions(self.followed)
 
     def usage(self, job: str, restarts: int) -> Usage:
         return Usage(self.verdict(job, restarts).job, ())
@@ -149,6 +165,12 @@ def test_a_verdict_is_told_with_evidence_place_and_advice(ask) -> None:
         "2 more failures with the same evidence in the 30 days before or since, the last 5 min ago (job 5); "
         "no run of that name has ended well since" in page
     )
+
+
+def test_its_last_checkpoint_is_told(ask) -> None:
+    kept = msgspec.structs.replace(MISSING, checkpoint="/s/9.pt\x1b[2J", resumes=True)
+    page = ask(FakeSlurm([a_job()]), FakeService({"7": answer(kept)}))
+    assert "  saved      /s/9.pt (its script goes on from there)" in page
 
 
 def test_what_was_decided_is_told_in_its_mode(ask) -> None:
@@ -395,3 +417,68 @@ def test_it_is_switched_off_and_never_raises(monkeypatch: pytest.MonkeyPatch) ->
 def test_it_is_a_command(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["why", "--help"]) == 0
     assert "--log" in capfd.readouterr().out
+
+
+# What followed
+
+
+def followed(restarts: int = 0, state: str = "done", **more: object) -> Resubmission:
+    """With more memory, the first time."""
+    known: dict[str, object] = {
+        "reason": "cpu_oom", "action": "more_memory", "at": NOW.timestamp(), "nth": 1, "budget": 3,
+        "why": "The host's memory was not enough: it is tried again with 48G instead of 32G for each node (1 of 3).",
+    }  # fmt: skip
+    return Resubmission("lab", 7, restarts, state=state, **(known | more))  # type: ignore[arg-type]
+
+
+NEVER: dict[str, object] = {
+    "state": "stopped", "stop": "never", "command": "gsub fix 7",
+    "why": "A Python module cannot be imported: another attempt would end the same way.",
+}  # fmt: skip
+
+
+def test_what_followed_each_attempt_is_told_in_their_order(ask) -> None:
+    rows = (followed(), followed(1, **NEVER))  # type: ignore[arg-type]
+    page = ask(FakeSlurm([a_job(restarts=1)]), FakeService({"7": answer(restarts=1)}, followed=rows))
+    again = [line for line in page if line.startswith("  again")]
+    assert again == [f"  again      attempt {number}: {row.why}" for number, row in enumerate(rows, 1)]
+    assert page[page.index(again[1]) + 1] == "  type       gsub fix 7"
+    assert "1 of 3" in again[0]
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"state": "planned"}, "(this is still to be done)"),
+        ({"state": "planned", "said": "Slurm is away"}, "(this is still to be done; so far: Slurm is away)"),
+        ({"state": "requeued"}, "(it is queued again, its change is still to be made)"),
+        ({"state": "done", "command": "gsub resubmit 7"}, "(1 of 3)."),
+    ],
+)
+def test_how_far_it_has_come(ask, more: dict[str, Any], says: str) -> None:
+    page = ask(FakeSlurm([a_job()]), FakeService({"7": answer()}, followed=(followed(**more),)))
+    (again,) = [line for line in page if line.startswith("  again")]
+    assert again.endswith(says) and not any(line.startswith("  type") for line in page)
+
+
+def test_a_job_that_runs_again_tells_of_its_attempts_before(ask) -> None:
+    running = a_job(JobState.RUNNING, restarts=1, end=None, exit=ExitStatus(0, 0))
+    service = FakeService({"7": answer()}, followed=(followed(),))
+    assert any(
+        line.startswith("  again      attempt 1: The host's") for line in ask(FakeSlurm([running]), service)
+    )
+
+
+def test_attempts_of_another_job_with_this_number_are_not_told(ask) -> None:
+    fresh = a_job(JobState.RUNNING, end=None, exit=ExitStatus(0, 0))
+    service = FakeService({"7": answer(state="RUNNING", ended=None)}, followed=(followed(), followed(3)))
+    assert "again" not in "\n".join(ask(FakeSlurm([fresh]), service))
+
+
+def test_what_followed_steers_no_terminal_and_is_there_for_programs(ask) -> None:
+    wild = followed(0, "stopped", why="a\x1b[31m\nb", stop="slurm", command="gsub why 7\n\x07")
+    service = FakeService({"7": answer()}, followed=(wild,))
+    page = "\n".join(ask(FakeSlurm([a_job()]), service))
+    assert "\x1b" not in page and "\x07" not in page and "attempt 1: a b" in page
+    known = known_of("7", FakeSlurm([a_job()]), NOW)  # type: ignore[arg-type]
+    assert [one["why"] for one in facts(known)["resubmissions"]] == ["a\x1b[31m\nb"]

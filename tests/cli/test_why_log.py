@@ -74,6 +74,22 @@ def test_a_person_reads_a_sentence_its_evidence_and_what_to_do(why, log) -> None
     assert lines[2].startswith("  try: Install the module")
 
 
+@pytest.mark.parametrize(
+    ("line", "says", "resumes"),
+    [
+        ("gsub: checkpoint /s/a%20b.pt step=9", "/s/a b.pt (its script goes on from there)", True),
+        ("Saved checkpoint to /s/9.pt", "/s/9.pt (that its script loads it is not known)", False),
+    ],
+)
+def test_the_last_checkpoint_is_told(why, log, line: str, says: str, resumes: bool) -> None:
+    text = f"step 1\n{line}\nstep 2\n{IMPORT}"
+    assert f"  saved: {says}" in why("--log", log(text))[1].splitlines()
+    told = json.loads(why("--log", log(text), "--json")[1])
+    assert (told["checkpoint"], told["resumes"]) == (says.partition(" (")[0], resumes)
+    assert "saved:" not in why("--log", log(text), "--state", "COMPLETED")[1]
+    assert json.loads(why("--log", log(IMPORT), "--json")[1])["checkpoint"] is None
+
+
 def test_ranks_taken_together_give_one_answer(why, log) -> None:
     files = [log("rank 1: connection closed by peer\n", "0.log"), log(IMPORT, "1.log")]
     code, out, _ = why("--log", "--together", "--json", *files)

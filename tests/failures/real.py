@@ -22,6 +22,7 @@ class Failure:
     `says` is part of the deciding evidence, and `line` whether that is a line of the job's log. `state` is Slurm's
     word, empty where it is not looked at. `source`: who must have written what decided; empty: both the user's log and
     Slurm say it, and one of the evidence must be Slurm's; "any": whoever told of it first. `node` failed first.
+    `checkpoint` ends the path of the one that it told of through gsub.train.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Failure:
     state: str = "FAILED"
     node: str = QUIET
     rank: int | None = None
+    checkpoint: str = ""
 
 
 def python(text: str) -> str:
@@ -80,6 +82,17 @@ with emugpu.load(util=100, power_w=20):
 """All wait in a collective that never ends: full utilisation at hardly any power, until the time is up."""
 
 EATS = "held = [bytearray(b'x') * (1 << 20) for _ in range({mib})]\nimport time; time.sleep(60)\n"
+
+STOPS = """
+import os, pathlib, signal
+from gsub import train
+train.watch()
+os.kill(os.getpid(), signal.SIGUSR1)
+if train.stopping():
+    with train.saving("kept 1.pt", 80) as part:
+        pathlib.Path(part).write_text("weights")
+    train.stop()
+"""
 
 FAILURES = (
     Failure(
@@ -139,6 +152,13 @@ FAILURES = (
         says="DUE TO TIME LIMIT",
         source="",
         state="TIMEOUT",
+    ),
+    Failure(  # as the warning of --signal has it
+        "stopped-in-time",
+        "time_limit",
+        python(STOPS),
+        says="gsub: stopped before its time limit (SIGUSR1), checkpoint=",
+        checkpoint="/kept 1.pt",
     ),
     Failure(
         "hang",

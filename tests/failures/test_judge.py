@@ -256,6 +256,20 @@ class TestTheNodes:
         assert judge(said("gpu_oom"), SlurmWord("FAILED", 1, 0, nodes=("n7", "n8"))).node == ""
         assert judge(None, SlurmWord("NODE_FAIL", failed_node="n8", nodes=("n7", "n8"))).node == "n8"
 
+    def test_of_two_nodes_the_failing_one_is_not_the_one_that_tells_of_it(self):
+        told = "slurmstepd: error: *** JOB 13 ON n7 CANCELLED AT 2026-11-22T20:00:00 DUE TO NODE FAILURE, SEE LOG ***"
+        log = Finding("node_failure", 0.95, "decisive", (Evidence(told),))
+        assert judge(log, SlurmWord("NODE_FAIL", nodes=("n7", "n8"))).node == "n8"
+        assert judge(log, SlurmWord("NODE_FAIL", nodes=("n7", "n8", "n9"))).node == ""
+        assert judge(log, SlurmWord("NODE_FAIL", nodes=("n7",))).node == "n7"
+
+    def test_the_failing_node_is_the_one_whose_epilog_did_not_run(self):
+        nodes = ("n7", "n8", "n9")
+        assert judge(None, SlurmWord("NODE_FAIL", nodes=nodes, silent=("n9",))).node == "n9"
+        assert judge(None, SlurmWord("NODE_FAIL", nodes=nodes, silent=("n8", "n9"))).node == ""
+        assert judge(None, SlurmWord("NODE_FAIL", nodes=nodes)).node == ""
+        assert judge(None, SlurmWord("FAILED", 1, 0, nodes=nodes, silent=("n9",))).node == ""
+
 
 def test_exits_in_words():
     assert exit_words(0, 9) == "signal 9 (SIGKILL)"

@@ -253,6 +253,8 @@ def checked(produced: Produced, truth: Failure) -> None:
     elif not truth.source:
         assert any(each.source == "root" for each in evidence), verdict
     assert finding.node == truth.node, verdict
+    assert finding.checkpoint.endswith(truth.checkpoint), verdict
+    assert finding.resumes == bool(truth.checkpoint), verdict
     if truth.rank is not None:
         assert finding.rank == truth.rank
     assert finding.advice

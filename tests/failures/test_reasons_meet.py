@@ -105,6 +105,18 @@ CASES = [
     ("core_dump", WORK + "free(): invalid pointer\nAborted (core dumped)\n"),
     ("cpu_oom", tb("RuntimeError: can't start new thread")),
     ("cpu_oom", tb("BlockingIOError: [Errno 11] Resource temporarily unavailable", 'File "/usr/lib/python3.11/multiprocessing/popen_fork.py", line 66, in _launch\n    self.pid = os.fork()')),
+    # R's header of a package that does not load gives way to the message under it; alone it is all there is
+    ("missing_library", WORK + "Error: package or namespace load failed for ‘terra’ in dyn.load(file, DLLpath = DLLpath, ...):\n unable to load shared object '/r/terra/libs/terra.so':\n  libgdal.so.33: cannot open shared object file: No such file or directory\nExecution halted\n"),
+    ("import_error", WORK + "Error: package or namespace load failed for ‘Seurat’ in loadNamespace(j <- i[[1L]], c(lib.loc, .libPaths())):\n there is no package called ‘spatstat.explore’\nExecution halted\n"),
+    ("import_error", WORK + "Error: package or namespace load failed for ‘brms’:\n .onLoad failed in loadNamespace() for 'brms'\nExecution halted\n"),
+    # git that is asked for a version only, and git that is all there is
+    ("missing_input", "fatal: detected dubious ownership in repository at '/home/u/p'\n" + tb("FileNotFoundError: [Errno 2] No such file or directory: '/data/x.npy'", READ)),
+    ("permission_error", "fatal: detected dubious ownership in repository at '/home/u/p'\nTo add an exception for this directory, call:\n\n\tgit config --global --add safe.directory /home/u/p\nsrun: error: n17: task 0: Exited with exit code 128\n"),
+    # conditions that Spark and MATLAB name
+    ("missing_input", tb("pyspark.errors.exceptions.captured.AnalysisException: [TABLE_OR_VIEW_NOT_FOUND] The table or view `db`.`events` cannot be found. Verify the spelling and correctness of the schema and catalog.")),
+    ("semantic_error", tb("pyspark.errors.exceptions.captured.AnalysisException: [UNRESOLVED_COLUMN.WITH_SUGGESTION] A column, variable, or function parameter with name `lable` cannot be resolved.")),
+    ("missing_input", WORK + 'Exception in thread "main" org.apache.spark.sql.AnalysisException: Path does not exist: hdfs://n1/data/x.parquet;\n\tat org.apache.spark.sql.execution.datasources.DataSource$.checkAndGlobPathIfNecessary(DataSource.scala:803)\n'),
+    ("semantic_error", WORK + "Error using horzcat\nDimensions of arrays being concatenated are not consistent.\n\nError in assemble (line 31)\n    M = [A B];\n"),
     # NaN under other names
     ("model_diverged", tb("tensorflow.python.framework.errors_impl.InvalidArgumentError: Tensor had NaN values [Op:CheckNumerics]")),
     ("model_diverged", tb("FloatingPointError: invalid value (nan) encountered in jit(train_step)")),

@@ -38,6 +38,7 @@ _PATHS = (
         "/v1/jobs/1/series",
         "/v1/jobs/1/verdict",
         "/v1/jobs/1/verdicts",
+        "/v1/jobs/1/resubmissions",
         "/v1/jobs/1/decision",
         "/v1/verdicts",
         "/v1/reasons",

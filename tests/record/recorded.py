@@ -20,7 +20,7 @@ from site_configs.devcluster.nvml import EmulatedGpus
 from site_configs.site import load_site
 
 T = TypeVar("T")
-PATIENCE = 90.0
+PATIENCE = 240.0
 _UNDER_WAY = (None, "PENDING", "RUNNING", "COMPLETING", "SUSPENDED")
 _LOAD = Path(__file__).with_name("load.py")
 _ASK = """

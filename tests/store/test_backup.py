@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from profiler.findings import Evidence
+from profiler.resubmissions import Resubmission
 from profiler.store import JobFacts, JobQuery, Store, StoreError, VerdictQuery, open_store, restore
 from tests.store.contents import contents
 from tests.store.records import CLUSTER, T0, ended, event, found, judge_by_logs, series, started, usage
@@ -31,8 +32,10 @@ def filled(store: Store) -> Store:
         [JobFacts(cluster=CLUSTER, job_id=1, state="COMPLETED", name="ångström \u2603", final=True, ended=T0)]
     )
     store.take([found(2, evidence=(Evidence("a\nb\t\u2603\ud7ff"),)), found(3)], T0)
-    assert len(judge_by_logs(store)) == 2
+    assert len(judge_by_logs(store, T0 + 3700)) == 2
     store.take([found(3, serial=2)], T0)
+    store.put_resubmissions([Resubmission(CLUSTER, 2, 0, "gpu_oom", "once", "planned", T0, "a \u2603")], T0)
+    store.clear_node(CLUSTER, "n1", T0, "ada", "new GPU")
     store.put_decisions(
         CLUSTER, [{"kind": "decision", "decision": "d-1", "at": T0, "uid": 7, "enforced": True}]
     )
@@ -57,6 +60,10 @@ def test_backup_and_restore_into_either(
         assert len(again.jobs(JobQuery(cluster=CLUSTER)).jobs) == 40
         assert again.verdicts(VerdictQuery(cluster=CLUSTER)) == filled.verdicts(VerdictQuery(cluster=CLUSTER))
         assert [case.job.job_id for case in again.unjudged(CLUSTER, 9, T0 + 1e6)] == [3]
+        assert again.undecided(CLUSTER, 9, T0 + 1e6) == filled.undecided(CLUSTER, 9, T0 + 1e6)
+        assert [one.job.job_id for one in again.undecided(CLUSTER, 9, T0 + 1e6)] == [2, 3]
+        assert [one.resubmission.job_id for one in again.due_resubmissions(CLUSTER, 9, T0)] == [2]
+        assert again.clearances(CLUSTER) == filled.clearances(CLUSTER)
         again.close()
 
 

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from profiler.resubmissions import Resubmission
 from profiler.store import EventQuery, JobFacts, JobQuery, Store
 from profiler.store import retention as module
 from profiler.store.retention import Purged
@@ -29,7 +30,10 @@ def old_and_new(store: Store) -> None:
             end,
         )
         store.take([found(number, at=end)], end)
-        judge_by_logs(store)
+        judge_by_logs(store, end + 60)
+        store.put_resubmissions(
+            [Resubmission(CLUSTER, number, 0, "gpu_oom", "never", "stopped", end, "no")], end
+        )
         store.put_decisions(CLUSTER, [{"kind": "decision", "decision": f"d-{number}", "at": end}])
     store.take([found(number, serial=2) for number in (1, 2, 3, 4)], T0)
     # One that runs since long ago, and one that was never heard of again
@@ -41,6 +45,8 @@ def test_what_is_old_goes(store: Store) -> None:
     old_and_new(store)
     kept = [event("a", "error", at=T0 - 500 * DAY), event("b", at=T0 - 5)]
     store.take([*kept, event("a", "ok", at=T0 - 501 * DAY), event("xid", "info", at=T0 - 500 * DAY)], T0)
+    store.clear_node(CLUSTER, "n1", T0 - 400 * DAY, "ada", "")
+    store.clear_node(CLUSTER, "n2", T0 - 300 * DAY, "ada", "")
     purged = store.purge(T0, 365 * DAY, 90 * DAY)
     assert purged == Purged(jobs=2, series=3, events=2, decisions=1)
     kept_rows = contents(store)
@@ -48,7 +54,8 @@ def test_what_is_old_goes(store: Store) -> None:
     assert {dict(row)["job"][1] for row in kept_rows["series"]} == {4, 5}
     assert {dict(row)["job"][1] for row in kept_rows["gpu_usage"]} == {2, 3, 4}
     assert {dict(row)["job"][1] for row in kept_rows["job_node"]} == {2, 3, 4, 5}
-    for table in ("verdict", "finding", "unjudged"):
+    assert [dict(row)["node"] for row in kept_rows["node_clearance"]] == ["n2"]
+    for table in ("verdict", "finding", "unjudged", "undecided", "resubmission"):
         assert {dict(row)["job"][1] for row in kept_rows[table]} == {2, 3, 4}
     assert [one.name for one in store.nodes(CLUSTER).nodes] == ["n1"], "n6 was silent for too long"
     assert store.events(EventQuery(cluster=CLUSTER, node="n1")).events == tuple(reversed(kept))

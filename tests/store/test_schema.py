@@ -13,6 +13,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 from sqlalchemy import event as calls_of
 
+from profiler.resubmissions import Resubmission
 from profiler.store import (
     EventQuery,
     JobFacts,
@@ -128,6 +129,8 @@ def test_a_failed_upgrade_leaves_nothing(url: str, monkeypatch: pytest.MonkeyPat
     store.close()
 
 
+RESUBMISSION = Resubmission(CLUSTER, 1, 0, "gpu_oom", "requeue", "planned", T0, "tried again")
+
 LISTS: dict[str, Callable[[Store], object]] = {
     "all": lambda store: store.jobs(JobQuery(cluster=CLUSTER, cursor="MTcuMCA1")),
     "in a week": lambda store: store.jobs(JobQuery(cluster=CLUSTER, since=5, until=9)),
@@ -171,7 +174,14 @@ LISTS: dict[str, Callable[[Store], object]] = {
     ),
     "reasons, uid": lambda store: store.reasons(ReasonsQuery(cluster=CLUSTER, since=1, until=4e9, uid=5)),
     "unjudged": lambda store: store.unjudged(CLUSTER, 5, 4e9),
-    "judging": lambda store: judge_by_logs(store),
+    "judging": lambda store: judge_by_logs(store, T0),
+    "undecided": lambda store: store.undecided(CLUSTER, 5, 4e9),
+    "due": lambda store: store.due_resubmissions(CLUSTER, 5, 4e9),
+    "resubmissions": lambda store: store.resubmissions(CLUSTER, 1),
+    "resubmissions, uid": lambda store: store.resubmissions(CLUSTER, 1, uid=1000),
+    "past": lambda store: store.past_of(CLUSTER, 1, 1),
+    "put": lambda store: store.put_resubmissions([RESUBMISSION], T0, of=store.undecided(CLUSTER, 5, 4e9)),
+    "clearances": lambda store: store.clearances(CLUSTER),
     "an event": lambda store: store.take([event("xid", "info", at=T0 + 7)], T0),
     "wanting": lambda store: store.wanting(CLUSTER, 5, 1.0),
     "nodes": lambda store: store.nodes(CLUSTER),
@@ -180,7 +190,14 @@ LISTS: dict[str, Callable[[Store], object]] = {
 }
 
 
-_SMALL = {"node", "node_check", "CONSTANT", "anon_1", *(f"(subquery-{number})" for number in range(1, 5))}
+_SMALL = {
+    "node",
+    "node_check",
+    "node_clearance",
+    "CONSTANT",
+    "anon_1",
+    *(f"(subquery-{number})" for number in range(1, 5)),
+}
 _SORTED = {"verdicts, job", "reasons", "reasons, account", "reasons, uid"}
 """Few rows, or a sum over all that is asked for."""
 _ONE = {
@@ -191,6 +208,8 @@ _ONE = {
     "reasons, account",
     "reasons, uid",
     "an event",
+    "past",
+    "clearances",
 }
 """Not a page: a row by its key, or a subquery first."""
 

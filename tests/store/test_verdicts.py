@@ -130,6 +130,22 @@ def test_a_case_holds_what_is_known(store: Store) -> None:
     assert (first.node, first.gpus[1], second.gpus) == ("n1", troubled, ())
     assert first.gpus[0].throttled == {"hw_thermal": 90.0} and first.host is not None
     assert [one.at - T0 for one in case.events] == [100, 3650]
+    assert case.silent == ()
+
+
+def test_a_case_knows_where_no_epilog_told_of_its_end(store: Store) -> None:
+    store.take(
+        [
+            *(started(node=name, nodes="n[1-3]") for name in ("n1", "n2", "n3")),
+            ended(),
+            ended(node="n2", source="reconciled"),
+            found(),
+        ],
+        T0,
+    )
+    store.enrich([failed(state="NODE_FAIL", nodes="n[1-3]")], T0)
+    (case,) = due(store).values()
+    assert case.silent == ("n2", "n3")
 
 
 @pytest.mark.parametrize(

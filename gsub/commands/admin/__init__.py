@@ -15,6 +15,7 @@ _MODULES: Final = {
     "doctor": "doctor",
     "install": "install",
     "mode": "mode",
+    "nodes": "nodes",
     "reasons": "reasons",
     "restore": "store",
     "rollback": "install",
@@ -37,7 +38,8 @@ class _Lazy(click.Group):
 
 @click.group(cls=_Lazy)
 def admin() -> None:
-    """For a site's administrators: installing gsub and taking it off, its mode, its store of records, its failures.
+    """For a site's administrators: installing gsub and taking it off, its mode, its store of records, its failures,
+    its nodes.
 
     Exit codes: 0 done, 1 it did not work, 2 wrong usage or configuration.
     """

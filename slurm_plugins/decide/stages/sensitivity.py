@@ -27,7 +27,7 @@ HEADROOM: Final = 1.2
 """Memory is never set below so many times the measured peak."""
 MOST_UNCERTAIN: Final = 0.05
 """A curve whose standard error is larger says nothing: its flat part could hide a loss that is worth having."""
-_RESOLUTION: Final = 0.01  # throughput that no measurement tells apart
+_RESOLUTION: Final = 0.01  # of the throughput: what no measurement tells apart
 _QUARTER: Final = 4  # a stated value is never set below so many parts of it
 
 Number = TypeVar("Number", int, float)
@@ -38,7 +38,7 @@ _WISHES: Final[dict[str, Retune]] = {
 
 
 def knee(points: Sequence[tuple[Number, float]], uncertainty: float = 0.0) -> Number | None:
-    """The least that still gives the best throughput, within `uncertainty`; None where the points do not say.
+    """The least that still gives the best throughput, but for `uncertainty` of it; None where the points do not say.
 
     >>> knee([(1, 0.3), (2, 0.66), (3, 1.0), (4, 1.15), (6, 1.155)])
     4
@@ -46,7 +46,7 @@ def knee(points: Sequence[tuple[Number, float]], uncertainty: float = 0.0) -> Nu
     if not points or not 0 <= uncertainty <= MOST_UNCERTAIN:
         return None
     best = max(throughput for _, throughput in points)
-    enough = best - max(uncertainty, _RESOLUTION)
+    enough = best * (1 - max(uncertainty, _RESOLUTION))
     return min(amount for amount, throughput in points if throughput >= enough)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from profiler.logs import log_to_stderr
 from profiler.munge import Munge
 from site_configs.site import SiteError
+from slurm_plugins.act.ask import SOCKET
 from slurm_plugins.service.keeper.keeper import Keeper, Options
 from slurm_plugins.service.keeper.lifeline import die_with
 from slurm_plugins.service.site_watch import SiteFile
@@ -46,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         store=arguments.store or site.store.url,
         every=arguments.every,
         pipes=bool(arguments.parent),
+        act=arguments.act,
     )
     gc.freeze()
     try:
@@ -73,6 +75,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--store", metavar="URL", help="address of the store (the site file's store.url)")
     parser.add_argument(
         "--every", type=float, default=30.0, metavar="SECONDS", help="from one look at Slurm to the next"
+    )
+    parser.add_argument(
+        "--act", type=Path, default=SOCKET, metavar="PATH", help="socket of gsub-act (%(default)s)"
     )
     parser.add_argument(
         "--parent",

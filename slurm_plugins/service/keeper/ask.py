@@ -22,6 +22,9 @@ from site_configs.site import parse_site
 from slurm_plugins.client.commands import CommandClient
 from slurm_plugins.client.errors import SlurmError
 from slurm_plugins.client.protocol import SlurmClient
+from slurm_plugins.client.states import JobState
+from slurm_plugins.client.values import Job
+from slurm_plugins.service.keeper.again_look import is_stranger, waited_for
 from slurm_plugins.service.keeper.facts import of_accounting, of_job, running
 from slurm_plugins.service.keeper.lifeline import die_with
 from slurm_plugins.service.look import COMMAND_SECONDS, slurm_environment
@@ -43,6 +46,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """What Slurm said, asked at `at`. `running` is None where it did not answer, or with nothing: that is no fact.
+    `waiting` are the jobs that wait for others, by the job that each waits for, as its dependency names it.
 
     `error` and `accounting_error` are sentences: what they stand for is not known, not empty.
     """
@@ -50,6 +54,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     running: Mapping[str, tuple[JobRef, ...]] | None = None
     facts: tuple[JobFacts, ...] = ()
+    waiting: Mapping[str, tuple[int, ...]] = {}
     error: str = ""
     accounting_error: str = ""
 
@@ -59,6 +64,7 @@ def ask(client: SlurmClient, cluster: str, wanted: Sequence[JobRef], now: float)
     error = accounting_error = ""
     facts: list[JobFacts] = []
     runs = None
+    waiting: Mapping[str, tuple[int, ...]] = {}
     rest = set(wanted)
     try:
         jobs = client.jobs()
@@ -66,6 +72,7 @@ def ask(client: SlurmClient, cluster: str, wanted: Sequence[JobRef], now: float)
         error = str(raised)
     else:
         runs = running(jobs) if jobs else None
+        waiting = _waiting(jobs)
         for job in jobs:
             ref = JobRef(job.id, job.restarts)
             if ref in rest:
@@ -81,7 +88,38 @@ def ask(client: SlurmClient, cluster: str, wanted: Sequence[JobRef], now: float)
             facts += [of_accounting(row, cluster) for row in rows]
     except SlurmError as raised:
         accounting_error = str(raised)
-    return Seen(at=now, running=runs, facts=tuple(facts), error=error, accounting_error=accounting_error)
+    return Seen(
+        at=now,
+        running=runs,
+        facts=tuple(facts),
+        waiting=waiting,
+        error=error,
+        accounting_error=accounting_error,
+    )
+
+
+def _waiting(jobs: Sequence[Job]) -> Mapping[str, tuple[int, ...]]:
+    """Who waits for whom, but for strangers."""
+    by_id = {job.id: job for job in jobs}
+    found = waited_for(
+        (job.id, job.dependency) for job in jobs if job.dependency and job.state is JobState.PENDING
+    )
+    if not found:
+        return {}
+    owners: dict[str, tuple[int | None, str | None]] = {}
+    for job in jobs:
+        own = (job.uid, job.account)
+        owners[str(job.id)] = owners[job.shown_id] = own
+        if job.array_job_id is not None:
+            owners[str(job.array_job_id)] = owners[f"{job.array_job_id}_*"] = own
+            owners[f"{job.array_job_id}_{job.array_task_id}"] = own
+    kept = {}
+    for before, numbers in found.items():
+        whose = owners.get(before, (None, None))
+        near = tuple(n for n in numbers if not is_stranger(whose, (by_id[n].uid, by_id[n].account)))
+        if near:
+            kept[before] = near
+    return kept
 
 
 def main() -> int:

@@ -53,3 +53,11 @@ class Counts:
         self.mails = registry.counter(
             "gsub_receipts_mailed_total", "Receipts by mail, by how they ended.", ["how"]
         )
+        self.resubmissions = registry.counter(
+            "gsub_resubmissions_total",
+            "Decisions on failed attempts, by action and by what they came to: planned, done, or why not.",
+            ["action", "result"],
+        )
+        self.notices = registry.counter(
+            "gsub_notices_mailed_total", "Mails about what followed failures, by how they ended.", ["how"]
+        )

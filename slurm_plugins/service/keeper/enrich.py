@@ -35,10 +35,14 @@ _AT_ONCE: Final = 4000
 """Attempts of one look."""
 _OLD: Final = 4
 """Times the interval between looks after which nothing is concluded from the last one."""
-_SOON: Final = 1 / 3
-"""Part of the interval after which the next look may follow already, when there are news."""
+_SOON: Final = 3.0
+"""Seconds after which the next look may follow already, when there are news: what failed is to run again soon."""
+_YOUNG: Final = 60.0
+"""Seconds after its end for which Slurm's last word on a job is waited for with looks in close order."""
 _REST: Final = 5.0
 """Times that a look took until the next one, at least: slurmctld has other work."""
+_LONGEST_REST: Final = 10.0
+"""Seconds between two looks, when there are news, however long they take."""
 _PART: Final = 500
 """Facts of one transaction: batches of records get their turn in between."""
 
@@ -76,7 +80,10 @@ class ChildSlurm:
 
 
 class Enrichment:
-    """Looks again and again; `run` ends only by being cancelled. `told` hears the facts that are in the store."""
+    """Looks again and again; `run` ends only by being cancelled.
+
+    `told` hears the facts that are in the store, `waiting` who waits for whom (`Seen.waiting`).
+    """
 
     def __init__(
         self,
@@ -88,6 +95,7 @@ class Enrichment:
         site_path: str,
         every: float,
         told: Callable[[Sequence[JobFacts]], object] = lambda facts: None,
+        waiting: Callable[[Mapping[str, tuple[int, ...]], float], object] = lambda jobs, now: None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._slurm = slurm
@@ -97,6 +105,7 @@ class Enrichment:
         self._site_path = site_path
         self._every = every
         self._told = told
+        self._waiting = waiting
         self._now = now
         self._running: Running | None = None
         self._seen = 0.0
@@ -124,7 +133,7 @@ class Enrichment:
                 # our bug: it must not end the looking for good
                 _log.exception("a fault while taking Slurm's word on jobs")
             took = time.monotonic() - began
-            soonest = max(self._every * _SOON, took * _REST)
+            soonest = max(min(self._every, _SOON), min(took * _REST, took + _LONGEST_REST))
             await asyncio.sleep(soonest - took)
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._news.wait(), max(0.0, self._every - soonest))
@@ -157,8 +166,13 @@ class Enrichment:
         self._silent = bool(seen.error)
         if seen.running is not None:
             self._running, self._seen = Running(seen.at, dict(seen.running)), began
+        if not seen.error:
+            self._waiting(seen.waiting, now)
         for part in _parts(seen.facts):
             await self._tell(part, seen.at)
+        ending = {one.job.job_id for one in wanted if one.ended is not None and now - one.ended < _YOUNG}
+        if any(not one.final and one.job_id in ending for one in seen.facts):
+            self.soon()  # it is completing: in a moment Slurm knows how it ended
 
     async def _tell(self, facts: Sequence[JobFacts], at: float) -> None:
         store = self._storing.store

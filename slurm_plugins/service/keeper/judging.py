@@ -61,6 +61,7 @@ def slurm_word(case: Case) -> SlurmWord:
         derived_exit_code=case.derived_exit_code,
         reason=case.job.reason,
         nodes=tuple(use.node for use in case.nodes),
+        silent=case.silent,
     )
 
 
@@ -130,12 +131,15 @@ class Judging:
         counts: Counts,
         *,
         decide: Callable[[Case], Judged] = judged,
+        told: Callable[[], object] = lambda: None,
         now: Callable[[], float] = time.time,
     ) -> None:
+        """`told` hears that verdicts are in the store."""
         self._cluster = cluster
         self._storing = storing
         self._counts = counts
         self._decide = decide
+        self._told = told
         self._now = now
         self._news = asyncio.Event()
 
@@ -170,6 +174,7 @@ class Judging:
             for one in await self._storing.write("verdicts", lambda: store.put_verdicts(made, now)):
                 if one.finding is not None:
                     self._counts.verdicts.add(one.finding.reason)
+            self._told()
         return len(made)
 
     def _made(self, now: float) -> list[Judged]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,9 +20,15 @@ from profiler.logs import one_line
 from profiler.records import Record
 from profiler.store.errors import StoreError
 from profiler.store.facts import JobFacts
+from slurm_plugins.act.ask import SOCKET, Hand
+from slurm_plugins.act.desk import OFF
+from slurm_plugins.client.commands import CommandClient
+from slurm_plugins.client.runner import Runner
 from slurm_plugins.service.keeper.addresses import keep_learning
+from slurm_plugins.service.keeper.again_look import Looking
 from slurm_plugins.service.keeper.app import App
 from slurm_plugins.service.keeper.auth import Gate, Munged, People
+from slurm_plugins.service.keeper.bad_nodes import EVERY, Assessing
 from slurm_plugins.service.keeper.collect import Collector
 from slurm_plugins.service.keeper.counts import Counts
 from slurm_plugins.service.keeper.enrich import ChildSlurm, Enrichment, Slurm
@@ -29,12 +36,15 @@ from slurm_plugins.service.keeper.journal import JournalReader
 from slurm_plugins.service.keeper.judging import Judging
 from slurm_plugins.service.keeper.lifeline import Heart, watch_parent
 from slurm_plugins.service.keeper.mail import Mailer
+from slurm_plugins.service.keeper.notices import Notices
 from slurm_plugins.service.keeper.openapi import text as document
 from slurm_plugins.service.keeper.refusal import RefusedError
+from slurm_plugins.service.keeper.resubmitting import Resubmitting
 from slurm_plugins.service.keeper.routes import endpoints
 from slurm_plugins.service.keeper.server import listening, serve
 from slurm_plugins.service.keeper.storing import Storing
 from slurm_plugins.service.keeper.whence import Whence
+from slurm_plugins.service.look import COMMAND_SECONDS, slurm_environment
 from slurm_plugins.service.site_watch import Taken
 
 __all__ = ["Keeper", "Options"]
@@ -44,6 +54,8 @@ _log = logging.getLogger("gsubd.keeper")
 _AGAIN: Final = 5.0
 """Seconds to the next try, where something is in the way."""
 _JOURNAL_SECONDS: Final = 5.0
+_LOOKS: Final = 10
+"""Looks at Slurm from one weighing of the evidence against nodes to the next, where those follow fast."""
 _MAIL_SECONDS: Final = 30.0
 _PURGE_FIRST: Final = 600.0
 _DAY: Final = 86400.0
@@ -51,13 +63,14 @@ _DAY: Final = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How the keeper was started. `pipes`: standard input and output lead to gsubd."""
+    """How the keeper was started. `pipes`: standard input and output lead to gsubd; `act`: where gsub-act is asked."""
 
     listen: tuple[str, int]
     state: Path
     store: str
     every: float = 30.0
     pipes: bool = True
+    act: Path = SOCKET
 
 
 class Keeper:
@@ -80,9 +93,11 @@ class Keeper:
         self.mailer = Mailer(
             self.site.receipt, self.site.cluster, options.state / "mail.json", count=self._mailed
         )
+        self.notices = Notices(self.site, options.state / "notices.json", count=self._noticed)
         self._env = os.environ if env is None else env
         self._taken, self._site_path = site, site_path
         self.whence = Whence(self.site.service.node_addresses)
+        self.resubmitting = self._resubmitting()
         self.enrichment = Enrichment(
             slurm or ChildSlurm(self._env),
             self.storing,
@@ -91,8 +106,16 @@ class Keeper:
             site_path=site_path,
             every=options.every,
             told=self._told,
+            waiting=self.resubmitting.dependants.seen,
         )
-        self.judging = Judging(self.site.cluster, self.storing, self.counts)
+        self.judging = Judging(self.site.cluster, self.storing, self.counts, told=self.resubmitting.soon)
+        self.assessing = Assessing(
+            self.site.cluster,
+            self.storing,
+            self.counts,
+            options.state,
+            every=min(EVERY, _LOOKS * options.every),
+        )
         gate = Gate(munged, People(self.site.operators, self.site.service.user))
         collector = Collector(
             self.site.cluster,
@@ -106,7 +129,8 @@ class Keeper:
             collector,
             self.counts,
             document=document,
-            news=self.enrichment.soon,
+            news=self._heard,
+            assessing=self.assessing,
         )
         self.app = App(answered, gate, self.counts)
         self.address: tuple[str, int] | None = None
@@ -120,6 +144,26 @@ class Keeper:
             "Attempts at jobs that Slurm's word is wanted on, at the last look.",
             lambda: self.enrichment.waiting,
         )
+
+    def _resubmitting(self) -> Resubmitting:
+        env = slurm_environment(self._env, self.site)
+        client = CommandClient(env, timeout=COMMAND_SECONDS)
+        slurm = Looking(client, Runner(env, timeout=COMMAND_SECONDS))
+        off = Path(self._site_path).parent / OFF.name if self._site_path else None
+        return Resubmitting(
+            self.site,
+            self.storing,
+            self.counts,
+            slurm,
+            Hand(self.options.act),
+            off=off,
+            told=self.notices.decided,
+        )
+
+    def _heard(self) -> None:
+        """A node has told of a job's start, end or failure."""
+        self.enrichment.soon()
+        self.judging.soon()
 
     def _told(self, facts: Sequence[JobFacts]) -> None:
         """Slurm's word on jobs is in the store."""
@@ -192,6 +236,8 @@ class Keeper:
             await asyncio.gather(
                 self.enrichment.run(),
                 self.judging.run(),
+                self.assessing.run(),
+                self.resubmitting.run(),
                 self._decisions(),
                 self._mail(),
                 self._purge(),
@@ -274,22 +320,30 @@ class Keeper:
                 await self._put([record])
 
     async def _mail(self) -> None:
-        """Receipts by mail, where the site wants them."""
-        while self.mailer.on:
+        """Receipts and notices by mail, where the site wants them."""
+        mailers = [one for one in (self.mailer, self.notices) if one.on]
+        while mailers:
             await asyncio.sleep(_MAIL_SECONDS)
-            try:
-                await self.storing.aside(
-                    "mail", lambda: self.mailer.run_once(self.storing.store, time.time())
-                )
-            except (StoreError, OSError):
-                pass  # what waits is tried again
-            except Exception:
-                _log.exception("a fault while mailing receipts")
+            for one in mailers:
+                try:
+                    await self.storing.aside("mail", partial(self._mail_once, one))
+                except (StoreError, OSError):
+                    pass  # what waits is tried again
+                except Exception:
+                    _log.exception("a fault while mailing receipts and notices")
+
+    def _mail_once(self, mailer: Mailer) -> None:
+        mailer.run_once(self.storing.store, time.time())
 
     def _mailed(self, how: str) -> None:
         """Count a mail; called from the thread that sends it."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self.counts.mails.add, how)
+
+    def _noticed(self, how: str) -> None:
+        """Count a mail about what followed a failure; called from the thread that sends it."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self.counts.notices.add, how)
 
     async def _purge(self) -> None:
         """Remove what is older than the site keeps, once a day."""

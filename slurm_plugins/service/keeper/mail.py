@@ -33,7 +33,7 @@ from profiler.wording import plain, shown_id
 from site_configs.site_model import Receipt
 from slurm_plugins.service.keeper.smtp import Post, PostError, Smtp
 
-__all__ = ["GATHER", "IN_FULL", "NAMED", "WAITING", "Mailer", "Records"]
+__all__ = ["GATHER", "IN_FULL", "NAMED", "WAITING", "Due", "Judged", "Mailer", "Records", "Waiting"]
 
 _log = logging.getLogger("gsubd.keeper")
 
@@ -71,7 +71,7 @@ class Records(Protocol):
         ...
 
 
-class _Waiting(msgspec.Struct):
+class Waiting(msgspec.Struct):
     """A job whose mail is due. `restarts` is None where Slurm did not tell: `started` does."""
 
     job_id: int
@@ -83,24 +83,25 @@ class _Waiting(msgspec.Struct):
 class _Kept(msgspec.Struct):
     """What outlives a restart: who waits, whose mail went ("12/0"), and when each user was last written to."""
 
-    waiting: list[_Waiting] = []
+    waiting: list[Waiting] = []
     done: list[str] = []
     written: dict[str, float] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class _Due:
+class Due:
     """A job whose mail can be written now."""
 
-    waiting: _Waiting
+    waiting: Waiting
     usage: Usage
 
     @property
     def key(self) -> str:
+        """The attempt, as it is kept: "12/0"."""
         return _key(self.usage.job)
 
 
-_Judged: TypeAlias = "_Due | float | None"
+Judged: TypeAlias = "Due | float | None"
 """A mail that is due; when to look again; or None: there is none to write."""
 
 
@@ -112,6 +113,9 @@ class Mailer:
     file: what was sent and what waits is kept there.
     count: told how each mail, or a job that gets none, ended: "sent", "refused", "failed", "dropped", "no_address".
     """
+
+    _kind = "gsub"
+    """Begins the ids of its mails."""
 
     def __init__(
         self,
@@ -129,7 +133,7 @@ class Mailer:
         self._post = post or (lambda: Smtp(settings.mail_server))
         self._count = count
         self._sender = sender or settings.mail_from
-        self._news: list[_Waiting] = []
+        self._news: list[Waiting] = []
         self._lock = threading.Lock()
         self._kept: _Kept | None = None
         self._pause = 0.0
@@ -150,12 +154,15 @@ class Mailer:
         if not self.on:
             return
         news = [
-            _Waiting(one.job_id, one.restarts, one.started)
+            Waiting(one.job_id, one.restarts, one.started)
             for one in facts
             if one.final and one.state in ENDED
         ]
+        self._remember(news)
+
+    def _remember(self, news: Sequence[Waiting]) -> None:
         with self._lock:
-            self._news = (self._news + news)[-WAITING:]
+            self._news = (self._news + list(news))[-WAITING:]
 
     def run_once(self, store: Records, now: float) -> int:
         """Send what is due; how many mails went. Raises StoreError, and OSError where it cannot be written down."""
@@ -197,10 +204,10 @@ class Mailer:
         kept.written = {user: at for user, at in kept.written.items() if now - GATHER < at <= now}
         return kept
 
-    def _letters(self, store: Records, kept: _Kept, now: float) -> list[tuple[str, list[_Due]]]:
+    def _letters(self, store: Records, kept: _Kept, now: float) -> list[tuple[str, list[Due]]]:
         """The jobs to write of now, by user; those that get no mail are forgotten."""
-        by_user: dict[str, list[_Due]] = {}
-        stay: list[_Waiting] = []
+        by_user: dict[str, list[Due]] = {}
+        stay: list[Waiting] = []
         done, seen = set(kept.done), 0
         for one in kept.waiting:
             if one.after > now or seen >= _AT_ONCE:
@@ -222,19 +229,25 @@ class Mailer:
         kept.waiting = [*stay, *(due.waiting for dues in by_user.values() for due in dues)]
         return list(by_user.items())
 
-    def _judged(self, store: Records, one: _Waiting, now: float) -> _Judged:
+    def _judged(self, store: Records, one: Waiting, now: float) -> Judged:
         job = self._attempt(store, one)
         if job is None or job.ended is None or now - job.ended > _TOO_OLD or not self._big_enough(job):
             return None
         if not job.complete and now - job.ended < _NODES:
             return now + _LATER
-        if not _USER.fullmatch(job.user):
-            self._count("no_address")
+        if not self._addressed(job):
             return None
         usage = store.usage(self._cluster, job.job_id, job.restarts)
-        return None if usage is None else _Due(one, usage)
+        return None if usage is None else Due(one, usage)
 
-    def _attempt(self, store: Records, one: _Waiting) -> JobSummary | None:
+    def _addressed(self, job: JobSummary) -> bool:
+        """Whether its user's name can be an address."""
+        if not _USER.fullmatch(job.user):
+            self._count("no_address")
+            return False
+        return True
+
+    def _attempt(self, store: Records, one: Waiting) -> JobSummary | None:
         """The attempt that ended, if no other followed it: who has a job requeued hears of its end."""
         last = store.job(self._cluster, one.job_id)
         if last is None or last.restarts == one.restarts:
@@ -247,7 +260,7 @@ class Mailer:
 
     # --- writing and sending -----------------------------------------------------------------------------------
 
-    def _send(self, post: Post, kept: _Kept, user: str, dues: Sequence[_Due], now: float) -> int:
+    def _send(self, post: Post, kept: _Kept, user: str, dues: Sequence[Due], now: float) -> int:
         """Send one mail; 1 when it went. Raises PostError when the server is in trouble."""
         going = {id(due.waiting) for due in dues}
         waiting, done = kept.waiting, kept.done
@@ -277,19 +290,25 @@ class Mailer:
 
     def _message(self, address: str, usages: Sequence[Usage], now: float) -> EmailMessage:
         jobs = [usage.job for usage in usages]
-        subject = _subject(jobs[0]) if len(jobs) == 1 else f"{len(jobs)} jobs have ended"
         if not self._sender:
             self._sender = f"gsub@{socket.getfqdn()}"
         message = EmailMessage()
         message["From"] = self._sender
         message["To"] = address
-        message["Subject"] = plain(f"[{self._cluster}] {subject}", _SUBJECT)
+        message["Subject"] = plain(f"[{self._cluster}] {self._subject(jobs)}", _SUBJECT)
         message["Date"] = formatdate(now)
         host = self._sender.rpartition("@")[2]
-        message["Message-ID"] = f"<gsub.{self._cluster}.{jobs[0].job_id}.{jobs[0].restarts}@{host}>"
+        number = f"{jobs[0].job_id}.{jobs[0].restarts}"
+        message["Message-ID"] = f"<{self._kind}.{self._cluster}.{number}@{host}>"
         message["Auto-Submitted"] = "auto-generated"
-        message.set_content("\n".join(_body(usages)) + "\n")
+        message.set_content("\n".join(self._body(usages)) + "\n")
         return message
+
+    def _subject(self, jobs: Sequence[JobSummary]) -> str:
+        return _subject(jobs[0]) if len(jobs) == 1 else f"{len(jobs)} jobs have ended"
+
+    def _body(self, usages: Sequence[Usage]) -> Iterable[str]:
+        return _body(usages)
 
     def _give_up_for_now(self, error: PostError, now: float) -> None:
         if not self._pause:

@@ -11,11 +11,12 @@ from typing import Any, Final
 
 import msgspec
 
-from profiler.answers import Problem, Taken
+from profiler.answers import Clearance, ClearNode, Problem, Taken
 from profiler.records import Record
+from slurm_plugins.service.keeper.clearing import CLEAR
 from slurm_plugins.service.keeper.collect import MAX_RECORDS, Batch
 from slurm_plugins.service.keeper.parameters import Parameter
-from slurm_plugins.service.keeper.routes import QUESTIONS, RECORDS, Question
+from slurm_plugins.service.keeper.routes import NODE, QUESTIONS, RECORDS, Question
 
 __all__ = ["document", "text"]
 
@@ -34,13 +35,22 @@ _PROBLEMS: Final = {
 
 def document() -> dict[str, Any]:
     """The OpenAPI document."""
-    types = [*dict.fromkeys(one.answers for one in QUESTIONS), Taken, Problem, Batch, Record]
+    types = [
+        *dict.fromkeys(one.answers for one in QUESTIONS),
+        Taken,
+        Problem,
+        Batch,
+        Record,
+        ClearNode,
+        Clearance,
+    ]
     schemas, components = msgspec.json.schema_components(types, ref_template=_PREFIX + "{name}")
     by_type = dict(zip(types, schemas, strict=True))
     batch = components["Batch"]
     batch["properties"]["records"]["items"] = by_type[Record]
     paths: dict[str, Any] = {
         RECORDS: {"post": _records(by_type[Batch], by_type[Taken])},
+        CLEAR: {"post": _clear(by_type[ClearNode], by_type[Clearance])},
         **{one.route: {"get": _get(one, by_type[one.answers])} for one in QUESTIONS},
         "/v1/openapi.json": {"get": _open("This document.", "application/json")},
         "/healthz": {"get": _open("200 while records can be taken, 503 while not.", "application/json")},
@@ -112,6 +122,16 @@ def _records(batch: dict[str, Any], taken: dict[str, Any]) -> dict[str, Any]:
         "operationId": "records",
         "requestBody": {"required": True, "content": {"application/json": {"schema": batch}}},
         "responses": _responses(taken, ("400", "401", "403", "413", "415", "503")),
+    }
+
+
+def _clear(said: dict[str, Any], cleared: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "summary": "Let nothing that is known so far count against a node: it was looked after. Operators only.",
+        "operationId": "clear_node",
+        "parameters": [_parameter(NODE, "path")],
+        "requestBody": {"required": True, "content": {"application/json": {"schema": said}}},
+        "responses": _responses(cleared, ("400", "401", "403", "404", "413", "415", "503")),
     }
 
 

@@ -14,6 +14,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from profiler.answers import (
+    BadNode,
+    BadNodes,
     DecisionAnswer,
     Events,
     Jobs,
@@ -21,18 +23,21 @@ from profiler.answers import (
     Nodes,
     NodeSummary,
     Reasons,
+    Resubmissions,
     Series,
     Sign,
     Usage,
     VerdictAnswer,
     Verdicts,
 )
-from profiler.records import JobEnded, JobStarted
+from profiler.records import JobEnded, JobFinding, JobStarted
 from profiler.store import CursorError, EventQuery, JobQuery, ReasonsQuery, Store, VerdictQuery
 from profiler.store.queries import LIMIT
 from site_configs.hostlist import natural
 from slurm_plugins.service.keeper.app import Answer, Endpoint, Request
 from slurm_plugins.service.keeper.auth import Who
+from slurm_plugins.service.keeper.bad_nodes import Assessing
+from slurm_plugins.service.keeper.clearing import CLEAR, clearer
 from slurm_plugins.service.keeper.collect import Collector, count
 from slurm_plugins.service.keeper.counts import Counts
 from slurm_plugins.service.keeper.parameters import Parameter, moment, read_path, read_query, whole, word
@@ -41,7 +46,7 @@ from slurm_plugins.service.keeper.storing import Storing
 from slurm_plugins.service.keeper.whence import ElsewhereError
 from slurm_plugins.service.metrics import CONTENT_TYPE
 
-__all__ = ["QUESTIONS", "RECORDS", "Question", "endpoints"]
+__all__ = ["NODE", "QUESTIONS", "RECORDS", "Question", "endpoints"]
 
 _T = TypeVar("_T")
 _PATIENCE: Final = 6.0
@@ -54,7 +59,7 @@ _MAX_JOB: Final = 2**32 - 1
 class Asked:
     """A question to the store: of which cluster, by whom, with which values of path and query.
 
-    `heard` says when nodes last gave a sign of life, since the keeper's start.
+    `heard` says when nodes last gave a sign of life, since the keeper's start; `suspected` what speaks against nodes.
     """
 
     cluster: str
@@ -62,6 +67,7 @@ class Asked:
     path: Mapping[str, Any]
     query: Mapping[str, Any]
     heard: Mapping[str, Sign]
+    suspected: BadNodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +100,7 @@ _JOB = word(
 _RESTARTS = whole(
     "restarts", "Which attempt: how often it was requeued before. Default: the last one.", 0, 1 << 20
 )
-_NODE = word("name", "The node's name.", r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}", "a node's name")
+NODE: Final = word("name", "The node's name.", r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}", "a node's name")
 _PAGE = (
     whole("limit", "At most so many. Default 100.", 1, LIMIT),
     word(
@@ -131,7 +137,7 @@ _WHY = (
         "the `fingerprint` of a verdict",
     ),
 )
-_ON_NODE = word("node", "Only on this node.", r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}", "a node's name")
+_ON_NODE: Final = word("node", "Only on this node.", r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}", "a node's name")
 RECORDS: Final = "/v1/records"
 _MONTH: Final = 30 * 86400.0
 
@@ -229,6 +235,13 @@ def job_verdict(store: Store, asked: Asked) -> VerdictAnswer:
     return _there(store.verdict(own.cluster, own.job_id, own.restarts))
 
 
+def job_resubmissions(store: Store, asked: Asked) -> Resubmissions:
+    """What followed each failed attempt at a job: it is tried again, how and why; or why it is not. Oldest first."""
+    own = _own(store, asked)
+    uid = None if asked.who.sees_all else asked.who.uid
+    return Resubmissions(store.resubmissions(own.cluster, own.job_id, uid))
+
+
 def job_decision(store: Store, asked: Asked) -> DecisionAnswer:
     """What was decided when the job was submitted, and how the job was found to be of that submission."""
     own = _own(store, asked)
@@ -280,6 +293,15 @@ def node_events(store: Store, asked: Asked) -> Events:
     return store.events(EventQuery(cluster=asked.cluster, node=asked.path["name"], **asked.query))
 
 
+def bad_nodes(store: Store, asked: Asked) -> BadNodes:
+    """Nodes that jobs keep off, and for which reason; operators see all that speaks against nodes, and how strongly."""
+    found = asked.suspected
+    if asked.who.sees_all:
+        return found
+    kept_off = tuple(BadNode(one.node, one.partition, one.reason, True) for one in found.nodes if one.avoided)
+    return BadNodes(kept_off, found.at)
+
+
 QUESTIONS: Final[tuple[Question, ...]] = (
     Question("/v1/jobs", Jobs, jobs, query=(*_FILTERS, *_SPAN, _ENDED, *_PAGE)),
     Question("/v1/jobs/{id}", JobSummary, job, path=(_JOB,), query=(_RESTARTS,)),
@@ -287,13 +309,15 @@ QUESTIONS: Final[tuple[Question, ...]] = (
     Question("/v1/jobs/{id}/series", Series, job_series, path=(_JOB,), query=(_RESTARTS, _ON_NODE)),
     Question("/v1/jobs/{id}/verdicts", Verdicts, job_verdicts, path=(_JOB,), query=(_RESTARTS,)),
     Question("/v1/jobs/{id}/verdict", VerdictAnswer, job_verdict, path=(_JOB,), query=(_RESTARTS,)),
+    Question("/v1/jobs/{id}/resubmissions", Resubmissions, job_resubmissions, path=(_JOB,)),
     Question("/v1/jobs/{id}/decision", DecisionAnswer, job_decision, path=(_JOB,), query=(_RESTARTS,)),
     Question("/v1/verdicts", Verdicts, verdicts, query=(_USER, *_WHY, *_SPAN, *_PAGE)),
     Question("/v1/reasons", Reasons, reasons, query=(_USER, _ACCOUNT, *_SPAN)),
     Question("/v1/nodes", Nodes, nodes, operators=True),
     Question(
-        "/v1/nodes/{name}/events", Events, node_events, path=(_NODE,), query=(*_SPAN, *_PAGE), operators=True
+        "/v1/nodes/{name}/events", Events, node_events, path=(NODE,), query=(*_SPAN, *_PAGE), operators=True
     ),
+    Question("/v1/bad-nodes", BadNodes, bad_nodes),
 )
 
 
@@ -308,14 +332,24 @@ def endpoints(
     *,
     document: Callable[[], str],
     news: Callable[[], object] = lambda: None,
+    assessing: Assessing | None = None,
 ) -> tuple[Endpoint, ...]:
     """All that the keeper answers.
 
-    `document` makes the OpenAPI document's text; `news` is called when a node has told of a job's start or end.
+    `document` makes the OpenAPI document's text; `news` is called when a node has told of a job's start, end, failure;
+    `assessing` weighs what speaks against nodes.
     """
-    asked = (Endpoint("GET", one.route, _asker(one, cluster, storing, collector.heard)) for one in QUESTIONS)
+
+    def suspected() -> BadNodes:
+        return (assessing and assessing.current) or BadNodes()
+
+    asked = (
+        Endpoint("GET", one.route, _asker(one, cluster, storing, collector.heard, suspected))
+        for one in QUESTIONS
+    )
     return (
         Endpoint("POST", RECORDS, _taker(storing, collector, counts, news)),
+        Endpoint("POST", CLEAR, clearer(assessing, NODE)),
         *asked,
         Endpoint("GET", "/v1/openapi.json", _page(lambda: (200, document(), _JSON)), open=True),
         Endpoint("GET", "/healthz", _page(lambda: _health(storing)), open=True),
@@ -327,7 +361,11 @@ _JSON: Final = "application/json"
 
 
 def _asker(
-    question: Question, cluster: str, storing: Storing, heard: Mapping[str, Sign]
+    question: Question,
+    cluster: str,
+    storing: Storing,
+    heard: Mapping[str, Sign],
+    suspected: Callable[[], BadNodes],
 ) -> Callable[[Request], Awaitable[Answer]]:
     async def answer(request: Request) -> Answer:
         who = request.proven()
@@ -337,7 +375,7 @@ def _asker(
             raise RefusedError(
                 403, "this is for operators", "They are named in the site file: operators = [...]."
             )
-        asked = Asked(cluster, who, path, query, heard)
+        asked = Asked(cluster, who, path, query, heard, suspected())
 
         def read() -> bytes:
             try:
@@ -371,7 +409,7 @@ def _taker(
             raise
         count(counts, collected, time.time())
         counts.batch_seconds.add(time.monotonic() - began)
-        if any(isinstance(record, JobStarted | JobEnded) for record in collected.records):
+        if any(isinstance(record, JobStarted | JobEnded | JobFinding) for record in collected.records):
             news()
         return Answer(200, msgspec.json.encode(collected.taken))
 

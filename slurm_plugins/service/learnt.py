@@ -1,0 +1,186 @@
+"""What gsubd and its keeper tell each other through the state folder: which nodes to avoid, and what partitions hold.
+
+The keeper has the store, and so the evidence; gsubd makes the decisions, and knows the partitions from Slurm. Each
+writes one file whole (a reader sees the old one or the new one), and neither waits for the other:
+
+- ``avoid.jsonl``, by the keeper: `AvoidRecord` lines as in ``profiles.jsonl``. Old ones mean nothing: while no keeper
+  weighs the evidence, no node is kept from jobs for it.
+- ``partitions.json``, by gsubd: partition -> hostlist.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from profiler.logs import Troubles, one_line
+from prolog_epilog.failures.taxonomy import REASONS
+from site_configs.hostlist import HostlistError, expand, fold
+from slurm_plugins.decide.inventory import Inventory
+from slurm_plugins.decide.knowledge import PROFILES, AvoidRecord, Profiles, load
+
+__all__ = [
+    "AVOID",
+    "PARTITIONS",
+    "STALE",
+    "Learnt",
+    "Partitions",
+    "read_partitions",
+    "why_avoided",
+    "write_avoided",
+]
+
+_log = logging.getLogger("gsubd")
+
+AVOID: Final = "avoid.jsonl"
+PARTITIONS: Final = "partitions.json"
+STALE: Final = 6 * 3600.0
+"""Seconds after which a list of nodes to avoid that nobody has renewed means nothing."""
+_WORDS: Final = 200
+_BYTES: Final = 64 << 20
+
+
+def write_avoided(state: Path, records: Iterable[AvoidRecord]) -> None:
+    """Write what is to be avoided; also where nothing has changed, since that is news. Raises OSError."""
+    _write(state / AVOID, b"".join(msgspec.json.encode(one) + b"\n" for one in records))
+
+
+def why_avoided(reason: str) -> str:
+    """The sentence that a user reads: the reason, and nothing of whose jobs failed there.
+
+    >>> why_avoided("gpu_hardware")
+    'a GPU or its links are broken (gpu_hardware)'
+    """
+    known = REASONS.get(reason)
+    return reason[:_WORDS] if known is None else f"{known.about} ({reason})"
+
+
+def read_partitions(state: Path) -> dict[str, tuple[str, ...]] | None:
+    """Partition -> its nodes, as gsubd saw them last; None: it has not told, or in words that cannot be read."""
+    try:
+        told = msgspec.json.decode(_read(state / PARTITIONS), type=dict[str, str])
+        return {name: tuple(expand(hosts)) for name, hosts in told.items()}
+    except (OSError, msgspec.MsgspecError, HostlistError):
+        return None
+
+
+class Partitions:
+    """Tells the keeper what partitions hold; `tell` writes only what is new."""
+
+    def __init__(self, state: Path) -> None:
+        self._path = state / PARTITIONS
+        self._told: Mapping[str, object] = {}
+        self._text = b""
+        self._troubles = Troubles(_log)
+
+    def is_new(self, inventory: Inventory) -> bool:
+        """Whether these may be other partitions than were told."""
+        pools = inventory.pools
+        return pools.keys() != self._told.keys() or any(self._told[name] is not pools[name] for name in pools)
+
+    def tell(self, inventory: Inventory) -> None:
+        """Write them down. Never raises: without them the keeper goes by what jobs had."""
+        self._told = dict(inventory.pools)
+        nodes = {
+            name: fold(node for kind in pool.kinds for node in kind.nodes)
+            for name, pool in inventory.pools.items()
+        }
+        text = msgspec.json.encode(nodes, order="deterministic")
+        if text == self._text:
+            return
+        try:
+            _write(self._path, text)
+        except OSError as error:
+            self._troubles.say("partitions cannot be written down", one_line(str(error)))
+            return
+        self._troubles.say("partitions cannot be written down", "")
+        self._text = text
+
+
+class Learnt:
+    """What gsubd's folder holds of workloads and nodes. `changed` is cheap: it looks at one file's dates."""
+
+    def __init__(self, state: Path, *, now: Callable[[], float] = time.time) -> None:
+        self._state = state
+        self._now = now
+        self._mark = self._marked()
+        self._said: frozenset[str] = frozenset()
+
+    def changed(self) -> bool:
+        """Whether the keeper has told anew, or what it told has grown old."""
+        return self._marked() != self._mark
+
+    def read(self, cluster: str) -> Profiles:
+        """All that is known; what of it cannot be used is left out, and said in the log. Never raises OSError."""
+        self._mark = mark = self._marked()
+        problems: list[str] = []
+        profiles = _loaded(self._state / PROFILES, cluster, problems)
+        if mark is not None:
+            told = _loaded(self._state / AVOID, cluster, problems)
+            profiles = _together(profiles, told)
+        for problem in problems:
+            if problem not in self._said:
+                _log.warning("left out: %s", one_line(problem))
+        self._said = frozenset(problems)
+        return profiles
+
+    def _marked(self) -> tuple[int, int, int] | None:
+        """The file as it is; None: there is none that means anything."""
+        try:
+            found = (self._state / AVOID).stat()
+        except OSError:
+            return None
+        if not stat.S_ISREG(found.st_mode) or self._now() - found.st_mtime > STALE:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _loaded(path: Path, cluster: str, problems: list[str]) -> Profiles:
+    try:
+        profiles, wrong = load(path, cluster)
+    except OSError as error:
+        problems.append(str(error))
+        return Profiles()
+    problems += wrong
+    return profiles
+
+
+def _together(profiles: Profiles, told: Profiles) -> Profiles:
+    """What the site wrote down comes first, and in its words."""
+    names = dict.fromkeys([*profiles.avoided, *told.avoided])
+    avoided = {
+        name: {**profiles.avoid(name), **_others(told.avoid(name), profiles.avoid(name))} for name in names
+    }
+    return replace(profiles, avoided=avoided)
+
+
+def _others(nodes: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+    return {node: why for node, why in nodes.items() if node not in known}
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Put a file in its place, whole. Raises OSError."""
+    new = path.with_name(path.name + ".new")
+    new.unlink(missing_ok=True)
+    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+    with open(handle, "wb") as file:  # noqa: PTH123 - a descriptor
+        file.write(data)
+    new.replace(path)
+
+
+def _read(path: Path) -> bytes:
+    """A file's bytes; a FIFO must not hang the keeper. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(handle, "rb") as file:  # noqa: PTH123 - a descriptor
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+        return file.read(_BYTES)
