@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import Final
 from ClusterShell.NodeSet import NodeSet
 
 from tests.install.site.dressed import Site
-from tests.install.site.stream import KINDS, Command, Kind, Stream, wait_for
+from tests.install.site.stream import KINDS, PATIENCE, Command, Kind, Stream, wait_for
 
 _FIELDS: Final = (
     "JobIDRaw,JobName,State,ExitCode,Partition,Constraints,TimelimitRaw,NodeList,AdminComment,End"
@@ -161,7 +162,15 @@ class Judge:
         return newer and uses and row.state == "FAILED" and self._in_window(row.ended, row.ended, ended=True)
 
     def _rows(self) -> Mapping[str, list[Row]]:
-        """The books by job name, once all in them is closed."""
+        """The books by job name, once all in them is closed. slurmctld tells slurmdbd of its jobs when it gets to
+        it, and later after a restart: jobs that were taken and are not there yet are waited for a while.
+        """
+        taken = {
+            each.tag: KINDS[each.kind].jobs
+            for each in self.stream.commands
+            if each.step == 0 and each.code == 0
+        }
+        late = time.monotonic() + PATIENCE / 2
         mine = f"s{self.stream.number}c"
         line = ["sacct", "-a", "-X", "-n", "-P", "-S", "now-2hours", "-o", _FIELDS]
 
@@ -189,7 +198,10 @@ class Judge:
                         float(ended),
                     )
                 )
-            return found if done.returncode == 0 else None
+            missing = any(len(found[tag]) < jobs for tag, jobs in taken.items())
+            if done.returncode != 0 or (missing and time.monotonic() < late):
+                return None
+            return dict(found)
 
         return wait_for("the end of all jobs in accounting", closed)
 
