@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gsub.argv import read_options
-from gsub.preflight.commands import Command
+from gsub.preflight.command import Command
 from gsub.sbatch_options import OPTIONS, SbatchOption, Table
 
 __all__ = ["Program", "program"]

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from gsub.preflight.children import child, read_file
-from gsub.preflight.commands import Command, commands
+from gsub.preflight.command import Command
+from gsub.preflight.commands import commands
 from gsub.preflight.launch import Program, program
 from gsub.preflight.places import certain, level, shown
 from gsub.preflight.values import MOST, Finding, Level, Submission

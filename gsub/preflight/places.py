@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from gsub.preflight.commands import Command
+from gsub.preflight.command import Command
 from gsub.preflight.values import Level, Submission
 
 __all__ = ["NETWORK", "certain", "level", "shown"]

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from gsub.preflight.children import child, read_file
-from gsub.preflight.commands import Command, commands
+from gsub.preflight.command import Command
+from gsub.preflight.commands import commands
 from gsub.preflight.environments import conda_prefix
 from gsub.preflight.launch import Program, program
 from gsub.preflight.places import certain, level, shown

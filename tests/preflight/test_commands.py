@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gsub.preflight.commands import Command, commands
+from gsub.preflight.command import Command
+from gsub.preflight.commands import commands
 from gsub.preflight.cuda import cuda
 from gsub.preflight.launch import program
 from gsub.preflight.lexer import UnreadableError, tokens
