@@ -1,4 +1,4 @@
-"""What the runner in the smoke job is told: one line of JSON within the batch script of that job.
+r"""What the runner in the smoke job is told: one line of JSON within the batch script of that job.
 
 >>> plan = Plan(script=b"#!/bin/sh\nexit 0\n", name="train.sh", cwd="/home/ada", seconds=240.0)
 >>> decoded(encoded(plan)) == plan
@@ -21,7 +21,7 @@ class PlanError(ValueError):
     """A plan that cannot be written down, or is none."""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A smoke run.
 
     Parameters
