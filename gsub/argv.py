@@ -7,7 +7,7 @@ In heterogeneous jobs a word `:` stands between components; sbatch drops it wher
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,10 +18,14 @@ OURS: Final = {
     "--dry-run": "submit nothing; show what would be asked for and sbatch's own estimate",
     "--json": "answer with one JSON object",
     "--no-preflight": "submit without looking first for what would break the job",
-    "--no-smoke": "no smoke test for this job",
+    "--smoke": "try the job on one GPU first; =race, =gate or =only say how",
+    "--no-smoke": "no smoke run for this job",
+    "--learn": "let the smoke run find out how many CPUs the job can use",
     "--debug": "show the traceback of an unexpected error",
 }
-"""Our options. None takes a value, is abbreviated, or begins or equals an option of any sbatch."""
+"""Our options. None is abbreviated, takes the next word, or begins or equals an option of any sbatch."""
+VALUED: Final = frozenset({"--smoke"})
+"""Those that may have a value, attached by `=`."""
 
 HETJOB_SEPARATOR: Final = ":"
 
@@ -57,7 +61,7 @@ class CommandLine:
 
     Parameters
     ----------
-    ours: our options.
+    ours: our options, as they were typed. own: the same in their order: their names, and the values that they have.
     sbatch: the words for sbatch, the user's own without ours.
     audible: the same without `--quiet`, for when we need to hear the job's id.
     components: sbatch's options, a tuple a component of a heterogeneous job.
@@ -73,6 +77,7 @@ class CommandLine:
     script: str | None
     args: tuple[str, ...]
     unsure: bool
+    own: tuple[Setting, ...] = ()
 
     def given(self, name: str) -> bool:
         """Whether an option of sbatch was given, in any component."""
@@ -103,7 +108,23 @@ def split(words: Sequence[str], table: Table) -> CommandLine:
         script=rest[0] if rest else None,
         args=rest[1:],
         unsure=bool(options.unsure),
+        own=tuple(_setting(words[i]) for i in options.ours),
     )
+
+
+def is_ours(word: str, ours: Collection[str] = frozenset(OURS)) -> bool:
+    """Whether a word is an option of ours, with or without a value.
+
+    >>> is_ours("--smoke=gate"), is_ours("--smoke"), is_ours("--watch=1"), is_ours("--smo")
+    (True, True, False, False)
+    """
+    name, equals, _ = word.partition("=")
+    return name in ours and (not equals or name in VALUED)
+
+
+def _setting(word: str) -> Setting:
+    name, equals, value = word.partition("=")
+    return Setting(name, value if equals else None)
 
 
 def read_options(words: Sequence[str], table: Table, *, ours: frozenset[str] = frozenset()) -> Options:
@@ -113,7 +134,7 @@ def read_options(words: Sequence[str], table: Table, *, ours: frozenset[str] = f
     while (word := reader.word()) is not None:
         if word == HETJOB_SEPARATOR:
             reader.components.append([])
-        elif word in ours:
+        elif is_ours(word, ours):
             our_words.append(reader.at)
         elif word == "--":
             reader.at += 1

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gsub.argv import OURS, CommandLine, split
+from gsub.argv import CommandLine, is_ours, split
 from gsub.errors import USAGE, UserError
 from gsub.remedies import explain
 from gsub.sbatch import PROGRAM, Answer, Listener, Submitted, clean_environment, run, told
@@ -25,7 +25,7 @@ def submit(words: Sequence[str]) -> int:
         slurm = check_site(environ)
         if slurm.conf:
             environ.setdefault("SLURM_CONF", slurm.conf)
-        if line.unsure and any(word in OURS for word in words):
+        if line.unsure and any(is_ours(word) for word in words):
             line = split(words, installed_table(environ, slurm.folder))
         _contradictions(line)
         if "--dry-run" in line.ours:

@@ -94,6 +94,11 @@ SPLITS = [
     ("--watch -- t --watch", "-- t --watch", "t", "--watch"),
     ("-N 2 -- t", "-N 2 -- t", "t", ""),
     ("-J -- --watch t", "-J -- t", "t", "--watch"),
+    # ours with a value
+    ("--smoke=gate -N2 t --smoke", "-N2 t --smoke", "t", "--smoke=gate"),
+    ("--smoke t", "t", "t", "--smoke"),
+    ("-J --smoke=only t", "-J --smoke=only t", "t", ""),
+    ("--watch=1 t", "--watch=1 t", "t", ""),
     # no SCRIPT
     ("", "", None, ""),
     ("--watch", "", None, "--watch"),
