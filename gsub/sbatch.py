@@ -14,11 +14,12 @@ import selectors
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Final
 
 from gsub.errors import USAGE, UserError
+from gsub.submissions import Keeping
 from slurm_plugins.client.submission import SUBMITTED
 
 PROGRAM: Final = "sbatch"
@@ -121,8 +122,15 @@ def run(
 
     Raises UserError when there is no sbatch.
     """
+    keeping = Keeping(words, environ)
+
+    def submitted(job: Submitted) -> None:
+        listener.submitted(job)
+        keeping.start(job.job_id, job.cluster)
+
     with _started(words, environ, folder, stdin) as process, _forwarding(process):
-        answer = _listen(process, listener)
+        answer = _listen(process, replace(listener, submitted=submitted))
+    keeping.end()
     return answer
 
 

@@ -17,6 +17,7 @@ from gsub.script import Asked, request
 from prolog_epilog.failures.mask import mask
 
 if TYPE_CHECKING:
+    from gsub.submissions import Typed
     from slurm_plugins.client.protocol import SlurmClient
     from slurm_plugins.client.values import AccountingRecord, Job
 
@@ -111,6 +112,7 @@ def original_of(
     *,
     environ: Mapping[str, str],
     words: Sequence[str] = (),
+    typed: Typed | None = None,
     current_script: bool = False,
     current_env: bool = False,
 ) -> Original:
@@ -121,6 +123,7 @@ def original_of(
     part: the job as Slurm has it, or one task of the array.
     record: its row of accounting, which has the command line; None: accounting does not know it.
     words: the command line, where the user gives it.
+    typed: the command line as gsub has kept it, with its quotes; None: it has not.
     current_script, current_env: the file and the environment of now, not those of then.
 
     Raises UserError where it cannot be found out.
@@ -133,11 +136,12 @@ def original_of(
         notes.append(
             "its environment was not kept (AccountingStoreFlags=job_env): that of this shell is used"
         )
+    if typed is not None and not kept.submit_dir:
+        kept = replace(kept, submit_dir=typed.folder)
     folder = kept.submit_dir or part.work_dir or ""
     line = (record.submit_line if record is not None else None) or getattr(part, "submit_line", None) or ""
-    given = (
-        read_words(tuple(words), table) if words else _read(job, line, part, kept, folder=folder, table=table)
-    )
+    known = tuple(words) if words or typed is None else typed.words
+    given = read_words(known, table) if known else _read(job, line, part, kept, folder=folder, table=table)
     source, script, more = _script(job, given, kept, folder, current=current_script, typed=bool(words))
     asked = _asked(given, script or "", environ if kept.environment is None else kept.environment, table)
     found = Original(job, part, line, given, table, kept, folder, source, script, asked, (*notes, *more))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic, sleep, time
 from typing import TYPE_CHECKING, Final
@@ -22,6 +22,7 @@ from gsub.site import check_site, read_site
 from gsub.term import is_terminal
 
 if TYPE_CHECKING:
+    from gsub.submissions import Typed
     from site_configs.site_model import Site
     from slurm_plugins.client.protocol import SlurmClient
     from slurm_plugins.client.values import AccountingRecord
@@ -86,6 +87,7 @@ def prepare(
                 installed_table(environ, slurm.folder),
                 environ=environ,
                 words=words,
+                typed=None if words else _typed(failed[0], record, site, environ),
                 current_script=current_script,
                 current_env=current_env,
             )
@@ -117,6 +119,23 @@ def _is_enforced(site: Site, job: Part) -> bool:
     uid, account = os.geteuid(), job.account or ""
     names = job.partition.split(",")
     return all(site.mode_for(partition=name, account=account, uid=uid) == "enforce" for name in names)
+
+
+def _typed(
+    part: Part, record: AccountingRecord | None, site: Site | None, environ: Mapping[str, str]
+) -> Typed | None:
+    """The command line as this user typed it, where it was submitted by gsub; accounting cannot tell all of it."""
+    from gsub.submissions import typed_of
+
+    line = (record.submit_line if record is not None else None) or getattr(part, "submit_line", None)
+    return typed_of(
+        part.array_job_id or part.id,
+        environ,
+        cluster=part.cluster or ("" if site is None else site.cluster),
+        line=line or "",
+        submitted=None if part.submitted is None else part.submitted.timestamp(),
+        requeued=part.restarts != 0,
+    )
 
 
 def _record(part: Part, client: SlurmClient) -> AccountingRecord | None:

@@ -327,6 +327,26 @@ def test_a_failed_job_runs_again_as_it_was_with_more_memory(run, write) -> None:
     assert facts["submitted"] is None and facts["environment"] == "job" and facts["not_sure"]
 
 
+def test_what_gsub_submitted_it_submits_again_word_by_word(run, write) -> None:
+    write("two words.sh", FAILS)
+    words = ("--mem=1000", "-o", "my job.out", "two words.sh", "one  arg", "", "it's three")
+    known = {"XDG_STATE_HOME": run("pwd").stdout.strip() + "/state"}
+    job = submitted(run("gsub", "--wait", *words, env=known))
+    assert run("stat", "-c", "%a", "state/gsub/submissions.json").stdout == "600\n"
+    doubted = json.loads(run("gsub", "resubmit", "--dry-run", "--anyway", "--json", job).stdout)
+    assert doubted["not_sure"], "only who keeps the words knows them"
+    again = run("gsub", "resubmit", "--json", job, env=known)
+    facts = json.loads(again.stdout)
+    assert not facts["not_sure"]
+    assert facts["command"] == ["sbatch", *words[1:3], "--mem=1536M", *words[3:]]
+    wait(run, str(facts["submitted"]))
+    assert "<one  arg><><it's three>\n" in run("cat", "my job.out").stdout
+    once_more = json.loads(
+        run("gsub", "resubmit", "--dry-run", "--anyway", "--json", str(facts["submitted"]), env=known).stdout
+    )
+    assert once_more["was"] == facts["command"], "it keeps those of its own submissions too"
+
+
 def test_the_script_as_it_ran_where_the_file_has_changed_or_gone(run, write) -> None:
     write("t.sh", "#!/bin/bash\n#SBATCH -o kept.%j.out\necho as it ran; exit 3\n")
     job = failed(run, "-J", "named", "t.sh", "one")
