@@ -40,6 +40,12 @@ def _config(key: str, value: str | None) -> Callable[[Scene], object]:
     return lambda scene: scene.config(key, value)
 
 
+def _deaf_delay(scene: Scene) -> None:
+    scene.config("SLURM_VERSION", "24.11.5")
+    scene.config("SchedulerParameters", "bf_interval=2,requeue_delay=5")
+    scene.config("AuthInfo", f"socket={scene.paths.munge_socket}")
+
+
 def _mode(place: Callable[[Scene], Path], mode: int) -> Callable[[Scene], object]:
     def plant(scene: Scene) -> None:
         scene.host.entries[place(scene)].mode = mode
@@ -269,6 +275,10 @@ FAULTS = (
         "requeued jobs wait for an hour",
         lambda scene: scene.config("AuthInfo", f"socket={scene.paths.munge_socket},cred_expire=3600"),
         "requeue-delay", "warning", "3600 s", "requeue_delay",
+    ),
+    Fault(
+        "requeue_delay where Slurm takes it without effect", _deaf_delay,
+        "requeue-delay", "warning", "waits 120 s before it may start again; requeue_delay", "cred_expire",
     ),
     Fault("PrologFlags without Alloc", _config("PrologFlags", None), "prolog-flags", "warning", "no Alloc", "PrologFlags=Alloc"),
     Fault("PrologFlags with Serial", _config("PrologFlags", "Alloc,Serial"), "prolog-flags", "warning", "Serial", "take Serial out"),

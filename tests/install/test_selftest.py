@@ -428,12 +428,18 @@ def test_slow_hooks_of_the_site_are_not_held_against_gsub():
     assert outcome.level == "skipped" and outcome.facts["around_script_seconds"] == 15.0
 
 
+DELAYS = {"SchedulerParameters": "bf_interval=2,requeue_delay=7", "AuthInfo": "cred_expire=30"}
+
+
 @pytest.mark.parametrize(
     ("config", "delay"),
     [
         ({}, 120),
         ({"AuthInfo": "socket=/run/munge,cred_expire=30"}, 30),
-        ({"SchedulerParameters": "bf_interval=2,requeue_delay=7", "AuthInfo": "cred_expire=30"}, 7),
+        (DELAYS | {"SLURM_VERSION": "22.05.8"}, 30),
+        (DELAYS | {"SLURM_VERSION": "24.11.5"}, 30),
+        (DELAYS | {"SLURM_VERSION": "25.05.1"}, 30),
+        (DELAYS | {"SLURM_VERSION": "26.05.5"}, 7),
     ],
 )
 def test_slurms_requeue_delay(config, delay):

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Final
 
+from slurm_plugins.client.requeue_delay import requeue_delay
 from slurm_plugins.install.doctor.check import (
     CONTROLLER,
     HOSTS,
@@ -21,8 +22,6 @@ from slurm_plugins.install.doctor.net import NetError
 from slurm_plugins.install.doctor.sight import Sight
 
 __all__ = ["CHECKS"]
-
-_REQUEUE: Final = 120
 
 
 def _min_job_age(sight: Sight) -> Iterator[Said]:
@@ -45,14 +44,21 @@ def _job_requeue(sight: Sight) -> Iterator[Said]:
 
 
 def _requeue_delay(sight: Sight) -> Iterator[Said]:
-    config = sight.config
-    delay = config.option("SchedulerParameters", "requeue_delay")
-    expire = config.option("AuthInfo", "cred_expire")
-    seconds = next((int(value) for value in (delay, expire) if value and value.isdecimal()), _REQUEUE)
-    if seconds > 600:
-        yield warning(f"a requeued job waits {seconds} s before it may start again")
+    config, release = sight.config, sight.release.release
+    most = requeue_delay(release, config.value("SchedulerParameters"), config.value("AuthInfo"))[1]
+    said = f"a requeued job waits {most:.0f} s before it may start again"
+    knows = release >= (26, 5)
+    if config.option("SchedulerParameters", "requeue_delay") is not None and not knows:
+        yield warning(
+            f"{said}; requeue_delay in SchedulerParameters is of no effect in Slurm {sight.release}",
+            "take it out, and set cred_expire in AuthInfo",
+        )
+    elif most > 600:
+        yield warning(
+            said, "" if knows else "lower cred_expire in AuthInfo; requeue_delay is known from 26.05 on"
+        )
     else:
-        yield ok(f"a requeued job waits {seconds} s before it may start again")
+        yield ok(said)
 
 
 def _prolog_flags(sight: Sight) -> Iterator[Said]:
@@ -204,8 +210,9 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check(
         "requeue-delay",
         "slurm",
-        "How long a requeued job is kept from starting (`requeue_delay`, else `cred_expire`, else 120 s).",
-        "lower requeue_delay in SchedulerParameters (24.05 and newer), or cred_expire in AuthInfo",
+        "How long a requeued job is kept from starting (`cred_expire` of AuthInfo, else 120 s; in 26.05 "
+        "`requeue_delay` of SchedulerParameters before it).",
+        "lower cred_expire in AuthInfo, or from 26.05 on requeue_delay in SchedulerParameters",
         _requeue_delay,
         CONTROLLER,
     ),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from site_configs.site_model import Mode, Site
+from slurm_plugins.client.requeue_delay import requeue_delay
 from slurm_plugins.client.values import Node
+from slurm_plugins.client.versions import OLDEST, Version
 from slurm_plugins.install.selftest.bounds import Bounds
 from slurm_plugins.install.selftest.outcome import EndedError, Outcome, skipped
 from slurm_plugins.install.selftest.queue import Asked, Queue, Wish
@@ -22,8 +23,6 @@ _T = TypeVar("_T")
 
 DOCTOR: Final = "run 'gsub admin doctor' on the controller's host"
 _JOURNAL_BYTES: Final = 4 << 20
-_DELAY: Final = 120
-"""Seconds that Slurm holds a requeued job by default (cred_expire)."""
 
 
 class Halt(Protocol):
@@ -113,11 +112,10 @@ class World:
         return None
 
     def requeue_delay(self) -> int:
-        """Seconds that Slurm holds a requeued job before it may start again."""
-        for key, name in (("SchedulerParameters", "requeue_delay"), ("AuthInfo", "cred_expire")):
-            if match := re.search(rf"(?:^|,)\s*{name}=(\d{{1,6}})", self.config.get(key, ""), re.IGNORECASE):
-                return int(match[1])
-        return _DELAY
+        """Seconds that Slurm holds a requeued job at most before it may start again."""
+        release = Version.parse(self.config.get("SLURM_VERSION", str(OLDEST))).release
+        scheduling, auth = (self.config.get(key, "") for key in ("SchedulerParameters", "AuthInfo"))
+        return int(requeue_delay(release, scheduling, auth)[1])
 
     def wait_for_start(self, number: int, extra: float = 0.0) -> Generator[None, None, None]:
         """Until all of a job runs or has run; a full cluster skips the scenario."""

@@ -19,6 +19,7 @@ from typing import Final, Protocol, TypeVar
 from slurm_plugins.client.commands import valid_id
 from slurm_plugins.client.errors import NoSuchJob
 from slurm_plugins.client.protocol import SlurmClient
+from slurm_plugins.client.requeue_delay import DEFAULT, requeue_delay
 from slurm_plugins.client.runner import Runner, check
 from slurm_plugins.client.tables import Separator, rows
 from slurm_plugins.client.values import Job, Node, Partition
@@ -40,8 +41,7 @@ __all__ = [
 
 _Id = TypeVar("_Id", int, str)
 
-NO_DELAY: Final = 120.0
-"""Seconds for which Slurm keeps a requeued job from starting, where its configuration does not say."""
+NO_DELAY: Final = DEFAULT
 MIN_JOB_AGE: Final = 300.0
 """Seconds for which Slurm keeps the record of a job that has ended, where its configuration does not say."""
 
@@ -55,10 +55,6 @@ _QUICK: Final = (23, 11)
 seconds: one that starts within its credential's life may get no prolog (on busy nodes of 22.05.8 every second one)."""
 
 _AFTER: Final = re.compile(r"(?<=:)(\d{1,10}(?:_(?:\d{1,9}|\*))?)")
-_NOT_YET: Final = (25, 0)
-_SINCE: Final = (26, 5)
-"""Releases before and since which `requeue_delay` is known not to count, and to count."""
-_DELAY: Final = (("SchedulerParameters", "requeue_delay"), ("AuthInfo", "cred_expire"))
 # A user's text in the record can only spoil what is known of the user's own job
 _MEMORY: Final = re.compile(r" MinCPUsNode=\d+ MinMemory(Node|CPU)=([0-9.]+)([KMGT]?) MinTmpDiskNode=")
 _UNITS: Final = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024.0}
@@ -216,22 +212,15 @@ def _known(account: str | None) -> str:
 
 
 def delay_of(config: str) -> float:
-    """Seconds for which Slurm keeps a requeued job back, out of ``scontrol show config``.
-
-    24.11 takes `requeue_delay` and knows no such thing, 26.05 does [seen]; of those between the lesser one counts.
-    """
-    stated = [_stated(config, key, name) for key, name in _DELAY]
-    own, credential = stated[0], NO_DELAY if stated[1] is None else stated[1]
-    release = release_of(config)
-    if own is None or release < _NOT_YET:
-        return credential
-    return own if release >= _SINCE else min(own, credential)
+    """Seconds for which Slurm keeps a requeued job back at least, out of ``scontrol show config``."""
+    return requeue_delay(
+        release_of(config), _value(config, "SchedulerParameters"), _value(config, "AuthInfo")
+    )[0]
 
 
-def _stated(config: str, key: str, name: str) -> float | None:
+def _value(config: str, key: str) -> str:
     line = re.search(rf"(?m)^{key}\s*= (.*)$", config)
-    found = re.search(rf"(?:^|,)\s*{name}=(\d{{1,6}})", line[1], re.IGNORECASE) if line else None
-    return None if found is None else float(found[1])
+    return line[1] if line else ""
 
 
 def record_of(config: str) -> float:
