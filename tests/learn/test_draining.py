@@ -1,0 +1,100 @@
+"""Batches that lie ready do not hide the knee. The pipelines are emulated, in a time of their own."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profiler.curves import Point
+from profiler.draining import Drain, needed
+from profiler.probing import measure
+from profiler.sensitivity import Done, Probe, plan
+from tests.bench.emulated_pipeline import Pipeline, Shape, drawn
+
+TICK = 0.1
+
+
+def learnt(shape: Shape, seed: int, *, drains: bool = True) -> tuple[Done, float]:
+    """What a driver would find, and when."""
+    pipeline = Pipeline(shape, random.Random(seed))
+    steps = len(pipeline.advance(shape.startup + 1, 32))
+    done: tuple[Point, ...] = ()
+    enough = False
+    while isinstance(step := plan(done, 32), Probe):
+        begun = pipeline.now
+        if drains and not enough and needed(done, step.cpus):
+            drain = Drain(max(point.rate for point in done), pipeline.now, steps)
+            while not drain.over(pipeline.now, steps):
+                steps += len(pipeline.advance(pipeline.now + TICK, 1))
+            enough = not drain.dry
+        steps += len(pipeline.advance(pipeline.now + 0.5, step.cpus))
+        ends = pipeline.advance(pipeline.now + step.seconds, step.cpus)
+        steps += len(ends)
+        speed = measure([after - before for before, after in pairwise(ends)])
+        assert speed is not None
+        done += (Point(step.cpus, speed.rate, speed.error, speed.steps, pipeline.now - begun),)
+    return step, pipeline.now
+
+
+@pytest.mark.parametrize("queue", [2, 16, 64])
+def test_the_knee_is_found_behind_any_queue(queue):
+    off: Counter[int] = Counter()
+    for seed in range(12):
+        shape = replace(drawn(seed), queue=queue)
+        done, now = learnt(shape, seed)
+        off[done.knee - shape.enough] += 1
+        assert now < 180
+        assert shape.rate(done.knee) * shape.step >= 0.97
+    assert all(abs(by) <= 1 for by in off), off
+
+
+def test_without_draining_it_is_missed():
+    """The emulation is no kinder than a real loader: it is the draining that finds the knee."""
+    missed = 0
+    for seed in range(6):
+        shape = replace(drawn(seed), queue=16)
+        missed += learnt(shape, seed, drains=False)[0].knee < shape.enough - 1
+    assert missed >= 2
+
+
+def test_a_job_that_one_cpu_feeds_is_drained_once():
+    shape = replace(drawn(3), knee=0.8, step=0.1, queue=8)
+    done, now = learnt(shape, 1)
+    assert done.knee == 1 and done.why == "floor"
+    assert now < 120
+
+
+@pytest.mark.parametrize(
+    ("done", "cpus", "want"),
+    [
+        ([], 32, False),
+        ([(32, 9)], 32, False),
+        ([(32, 9), (32, 10)], 16, True),
+        ([(32, 9), (32, 10), (16, 10)], 20, False),
+        ([(32, 9), (32, 10), (16, 9.8)], 8, True),
+        ([(32, 9), (32, 10), (16, 10), (8, 6)], 12, False),
+        ([(32, 9), (32, 10), (16, 10), (8, 6)], 4, False),
+    ],
+)
+def test_only_a_cut_from_the_plateau_needs_it(done, cpus, want):
+    assert needed([Point(count, rate, 0.1) for count, rate in done], cpus) is want
+
+
+@given(
+    best=st.floats(1e-3, 1e6),
+    counts=st.lists(st.integers(0, 10**6), max_size=40),
+    ticks=st.lists(st.floats(0, 5), min_size=40, max_size=40),
+)
+def test_it_always_ends(best, counts, ticks):
+    drain, now, steps = Drain(best, 0.0, 0), 0.0, 0
+    for count, tick in zip(counts, ticks, strict=False):
+        now, steps = now + tick, steps + count
+        over = drain.over(now, steps)
+        assert over or now < 30
+    assert drain.over(31.0, steps)
