@@ -20,6 +20,7 @@ from profiler.store.schema import (
     node_check,
     node_clearance,
     node_event,
+    profile_point,
     resubmission,
     series,
     smoke,
@@ -78,6 +79,7 @@ def purge(
     events = _each(writing, rest, lambda connection: _events(connection, before))
     decisions = _each(writing, rest, lambda connection: _old(connection, decision, before))
     _each(writing, rest, lambda connection: _old(connection, smoke, before))
+    _each(writing, rest, lambda connection: _old(connection, profile_point, before))
     with writing() as connection:
         silent = select(node.c.cluster, node.c.name).where(node.c.heard < before)
         connection.execute(

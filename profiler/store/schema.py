@@ -36,6 +36,7 @@ __all__ = [
     "metadata",
     "node_clearance",
     "node_event",
+    "profile_point",
     "resubmission",
     "series",
     "undecided",
@@ -315,22 +316,21 @@ node_clearance = Table(
     sqlite_with_rowid=False,
 )
 
-# A measured speed of a workload with so many CPUs and so much memory
+# What one run of a workload measured: all of it is in `body`. `family` is the widest of the names that the workload
+# has there, `counts` how many points it has
 profile_point = Table(
     "profile_point",
     metadata,
     Column("pk", _Key, primary_key=True, autoincrement=True),
     Column("cluster", Text(), nullable=False),
     Column("uid", _Big, nullable=False),
-    Column("workload", Text(), nullable=False),
+    Column("id", Text(), nullable=False),
+    Column("family", Text(), nullable=False),
     Column("gpu_type", Text(), nullable=False),
-    Column("gpus", Integer(), nullable=False),
-    Column("cpus", _Real),
-    Column("memory_bytes", _Big),
-    Column("placement", Text()),
-    Column("speed", _Real, nullable=False),
-    Column("samples", _Big, nullable=False),
+    Column("source", Text(), nullable=False),
+    Column("counts", Integer(), nullable=False),
     Column("at", _Real, nullable=False),
+    Column("body", Text(), nullable=False),
 )
 
 # A smoke run that passed, by what it ran
@@ -490,13 +490,11 @@ SEARCHED = (
         verdict.c.at,
         verdict.c.job,
     ),
+    # All that a user's runs measured is read at once
     Index(
-        "ix_profile_point_workload",
-        profile_point.c.cluster,
-        profile_point.c.uid,
-        profile_point.c.workload,
-        profile_point.c.gpu_type,
+        "uq_profile_point_id", profile_point.c.cluster, profile_point.c.uid, profile_point.c.id, unique=True
     ),
+    Index("ix_profile_point_at", profile_point.c.at),
     Index("ix_smoke_at", smoke.c.at),
 )
 """What makes the service's queries quick; each serves one or two of them.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,12 @@ from profiler.answers import (
     VerdictAnswer,
     Verdicts,
 )
+from profiler.points import Measured
 from profiler.records import Record
 from profiler.resubmissions import PastAttempt, Resubmission
 from profiler.store import clearances as clearances_
 from profiler.store import enrich, ingest, judging, queries, upgrade
+from profiler.store import points as points_
 from profiler.store import resubmissions as resubmissions_
 from profiler.store import retention as retention_
 from profiler.store import verdicts as verdicts_
@@ -171,6 +173,13 @@ class Store:
         with self.writing("The node cannot be cleared.") as connection:
             clearances_.clear(connection, cluster, Clearance(node, at, by, why))
 
+    def put_points(self, cluster: str, uid: int, measured: Sequence[Measured]) -> int:
+        """Keep what runs of a user measured, within bounds; how many were new."""
+        if not measured:
+            return 0
+        with self.writing("What a run measured cannot be written.") as connection:
+            return points_.put(connection, cluster, uid, measured)
+
     # What is asked
 
     def job(self, cluster: str, job_id: int, restarts: int | None = None) -> JobSummary | None:
@@ -261,6 +270,23 @@ class Store:
         """The nodes that somebody has looked after, and the last time of each."""
         with self.reading("Cleared nodes cannot be listed.") as connection:
             return clearances_.clearances(connection, cluster)
+
+    def measured(self, cluster: str, uid: int) -> tuple[Measured, ...]:
+        """What runs of a user measured, the newest first."""
+        with self.reading("What runs measured cannot be read.") as connection:
+            return points_.runs(connection, cluster, uid)
+
+    def measuring(self, cluster: str) -> tuple[int, ...]:
+        """The users of whose runs something was measured."""
+        with self.reading("What runs measured cannot be read.") as connection:
+            return points_.users(connection, cluster)
+
+    def ran(
+        self, cluster: str, since: float, known: Collection[tuple[int, int]] = ()
+    ) -> tuple[points_.Ran, ...]:
+        """Attempts that ended since then whose decision and memory are known, without those in `known`."""
+        with self.reading("What runs used cannot be read.") as connection:
+            return points_.ran(connection, cluster, since, known)
 
     def verdicts(self, query: VerdictQuery) -> Verdicts:
         """A page of verdicts, the last to end first. Raises CursorError."""
