@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.preflight.conftest import Look
+from tests.preflight.real_life import REAL_LIFE
 from tests.preflight.scripts import BROKEN, GOOD, HEAD, Case
 
 
@@ -19,7 +20,7 @@ def test_a_broken_script_is_stopped(case: Case, look: Look) -> None:
     assert verdict.errors[0].do
 
 
-@pytest.mark.parametrize("case", GOOD, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", GOOD + REAL_LIFE, ids=lambda case: case.name)
 def test_a_good_script_is_not_stopped(case: Case, look: Look) -> None:
     verdict = look(case)
     assert not verdict.given_up
@@ -27,8 +28,8 @@ def test_a_good_script_is_not_stopped(case: Case, look: Look) -> None:
 
 
 def test_there_are_enough_of_both() -> None:
-    assert len(BROKEN) >= 16 and len(GOOD) >= 30
-    for cases in (BROKEN, GOOD):
+    assert len(BROKEN) >= 16 and len(GOOD) >= 30 and len(REAL_LIFE) >= 30
+    for cases in (BROKEN, GOOD + REAL_LIFE):
         assert len({case.name for case in cases}) == len(cases)
 
 
