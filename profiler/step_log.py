@@ -1,0 +1,87 @@
+"""Steps read from a log as it grows: lines with the time at which they came, and their rate between two times."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+from profiler.probing import LEAST_STEPS, Speed
+from profiler.refining import assumed_error
+from profiler.step_rate import StepRate, mark, step_rate
+
+__all__ = ["StepLog"]
+
+_AT_ONCE: Final = 256 * 1024  # bytes that are read of a file in one look
+_KEPT: Final = 4000  # lines with a count
+_LINE: Final = 8192  # bytes of a line that has no end
+_FEW: Final = 2  # intervals between lines that a rate can rest on at all
+
+
+class StepLog:
+    """A log: the file at `path`, read a piece at a time, or what is given to `heard` (path None)."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._offset = 0
+        self._file = (0, 0)  # device, inode
+        self._rest = b""
+        self._lines: deque[tuple[float, str]] = deque(maxlen=_KEPT)
+
+    def look(self, now: float) -> None:
+        """Read what has been written since; a file that was cut off or replaced is read anew."""
+        if self._path is None:
+            return
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return
+        try:
+            about = os.fstat(descriptor)
+            if (about.st_dev, about.st_ino) != self._file or about.st_size < self._offset:
+                self._file, self._offset, self._rest = (about.st_dev, about.st_ino), 0, b""
+            # Of a log that grows faster than it is read, what is old is left out
+            behind = about.st_size - self._offset - _AT_ONCE
+            if behind > 0:
+                self._offset, self._rest = self._offset + behind, b""
+            data = os.pread(descriptor, _AT_ONCE, self._offset)
+            self._offset += len(data)
+        except OSError:
+            return
+        finally:
+            os.close(descriptor)
+        self.heard(now, data)
+
+    def heard(self, now: float, data: bytes) -> None:
+        """Take what was written until `now`, in seconds on a clock that never goes back."""
+        parts = (self._rest + data[-_AT_ONCE:]).replace(b"\r", b"\n").split(b"\n")
+        self._rest = parts.pop()[-_LINE:]
+        for part in parts:
+            if part:
+                text = part.decode("utf-8", "replace")
+                if mark(now, text) is not None:
+                    self._lines.append((now, text))
+
+    def read(self, begin: float, end: float = math.inf) -> StepRate | None:
+        """What the lines between two times tell."""
+        return step_rate((at, line) for at, line in self._lines if begin <= at < end)
+
+    def speed(self, begin: float, end: float = math.inf) -> Speed | None:
+        """The throughput between two times, by the times of the lines; None where they are too few."""
+        found = self.read(begin, end)
+        if found is None or not found.from_times or len(found.times) < _FEW:
+            return None
+        times = [at for at, _ in self._lines if begin <= at < end]
+        steps = max(round(found.rate * (times[-1] - times[0])), 1)
+        error = found.error
+        if error is None or len(found.times) < LEAST_STEPS:
+            # Few lines, each of many steps: their scatter says little of how sure they are
+            error = max(error or 0.0, assumed_error(found.rate, steps), 0.02 * found.rate)
+        return Speed(found.rate, error, steps, 0)
+
+    def counted(self, begin: float, end: float = math.inf) -> int:
+        """How many times a line counted on between two times."""
+        found = self.read(begin, end)
+        return 0 if found is None or not found.from_times else len(found.times)
