@@ -35,11 +35,11 @@ class SlurmFacts:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Throughput of a workload over CPUs for each GPU, relative to the GPU-proportional share (Synergy,
-    section 3.1).
+    """Throughput of a workload over CPUs for each GPU (Synergy, section 3.1).
 
-    `points` are (CPUs per GPU, relative throughput), by CPUs, ascending; the proportional point has 1.0.
-    `memory` is (MiB per GPU, relative throughput) likewise; empty when it was not measured.
+    `points` are (CPUs per GPU, throughput), by CPUs, ascending. Only how throughputs compare with one another counts:
+    they may be shares of the best, or of that with the GPU-proportional share. `memory` is (MiB per GPU, throughput)
+    likewise; empty when it was not measured.
     """
 
     points: tuple[tuple[float, float], ...]
@@ -53,7 +53,8 @@ class Workload:
     """What the store knows of a workload: None is "not known".
 
     `slowdown` is run time spread over run time compact, `run_time` the expected run time in seconds, `memory_peak` MiB
-    for each GPU, `runs` the attempts it rests on. `source` says where from: "workload", "class" or "site".
+    for each GPU, `runs` the attempts that the curve rests on. `source` says where slowdown and run time are from:
+    "workload", "class" or "site".
     """
 
     key: str

@@ -11,20 +11,21 @@ A record is one JSON line of ``profiles.jsonl`` in the service's state folder::
 A later line about the same thing replaces the earlier one; a line that cannot be used is left out and reported.
 
 **Which jobs are the same workload?** Those of one cluster, user and type of GPU that share the first of these that has
-a record:
+a record; what that one does not tell (a run of which only the memory is known has no curve) is taken from the next:
 
-1. ``own:`` the user's own name for it (``gsub:workload=NAME`` in the comment); no other then.
-2. ``script:`` the script without what changes from run to run (its #SBATCH lines, comments, empty lines, runs of
+1. ``own:`` the user's own name for it (GSUB_WORKLOAD in the job's environment, which ``--workload=NAME`` sets, or
+   ``gsub:workload=NAME`` in the comment); no other then.
+2. ``run:`` and ``args:`` the script with its arguments, with and without the environment. Slurm's Lua has these and the
+   shim does not send them; `gsub SCRIPT` puts their digests into GSUB_WORKLOAD (`TOLD`).
+3. ``script:`` the script without what changes from run to run (its #SBATCH lines, comments, empty lines, runs of
    blanks), with the job's name without its digits: ``lr-0.1-seed-7`` and ``lr-0.1-seed-8`` are one.
-3. ``text:`` the same without the name.
-4. ``like:`` the script without seeds, dates and paths of outputs either, with that name.
-5. ``name:`` the name without its digits, for jobs without a script. A script that was edited is another workload: what
+4. ``text:`` the same without the name.
+5. ``like:`` the script without seeds, dates and paths of outputs either, with that name.
+6. ``name:`` the name without its digits, for jobs without a script. A script that was edited is another workload: what
    its predecessor needed is a guess, not a measurement.
 
-The rules are `profiler.workload`'s; `fingerprints` are those from ``script:`` on that never change.
-
-What a script is called with is not known at submission (Slurm's Lua has it, the shim does not send it): runs that
-differ in their arguments alone are one workload unless the job's name tells them apart.
+The rules are `profiler.workload`'s; `fingerprints` are those from ``script:`` on that never change. For plain `sbatch`,
+runs that differ in their arguments alone are one workload unless the job's name tells them apart.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ from __future__ import annotations
 import errno
 import math
 import os
+import re
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Annotated, Final
@@ -47,6 +49,7 @@ from slurm_plugins.decide.request import HEAD_BYTES, Request
 
 __all__ = [
     "PROFILES",
+    "TOLD",
     "AvoidRecord",
     "ClassRecord",
     "CurveRecord",
@@ -54,12 +57,18 @@ __all__ = [
     "WorkloadRecord",
     "fingerprints",
     "load",
+    "names",
 ]
 
 PROFILES: Final = "profiles.jsonl"
 """The file in the service's state folder; read when gsubd starts and when it takes its site file anew."""
 _MAX_LINE: Final = 64 * 1024
 _MAX_PROBLEMS: Final = 20
+
+TOLD: Final = re.compile(r"run:[0-9a-f]{32},args:[0-9a-f]{32},(text:[0-9a-f]{32})")
+"""GSUB_WORKLOAD as `gsub SCRIPT` sets it. The last digest is the script's: a job inherits the variables of the one that
+submits it, and what they say of another script is not meant for this one."""
+_NOT_OWN: Final = re.compile(r"(?:run|args|text|script):[0-9a-f]{32}(?:,.*)?")
 
 _Name = Annotated[str, msgspec.Meta(max_length=256)]
 _Runs = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
@@ -162,14 +171,28 @@ class Profiles:
             frozenset(uid for uid, name, _ in workloads if name.startswith("like:")),
         )
 
+    def beside(self, others: Profiles) -> Profiles:
+        """These and those of others; of a workload, a class or a node that both know, these."""
+        known = dict.fromkeys([*self.avoided, *others.avoided])
+        return Profiles(
+            MappingProxyType({**others.workloads, **self.workloads}),
+            MappingProxyType({**others.classes, **self.classes}),
+            MappingProxyType({name: _both(self.avoid(name), others.avoid(name)) for name in known}),
+            self._users | others._users,
+            self._alike | others._alike,
+        )
+
     def workload(self, request: Request, gpu_type: str) -> Workload | None:
-        """The record of the request's workload; else that of its class; else None."""
-        if request.uid in self._users:  # most users have none: their scripts need no digest
-            for fingerprint in _known_as(request, alike=request.uid in self._alike):
-                found = self.workloads.get((request.uid, fingerprint, gpu_type))
-                if found is not None:
-                    return found
-        return self.classes.get(gpu_type)
+        """The record of the request's workload, what it lacks from wider ones; else that of its class; else None."""
+        of_class = self.classes.get(gpu_type)
+        if request.uid not in self._users:  # most users have none: their scripts need no digest
+            return of_class
+        told = [
+            found
+            for name in names(request, alike=request.uid in self._alike)
+            if (found := self.workloads.get((request.uid, name, gpu_type))) is not None
+        ]
+        return _together(told, of_class) if told else of_class
 
     def avoid(self, partition: str) -> Mapping[str, str]:
         """Node -> why; the worst first."""
@@ -177,6 +200,25 @@ class Profiles:
 
 
 _NO_NODES: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+def _both(nodes: Mapping[str, str], others: Mapping[str, str]) -> Mapping[str, str]:
+    return MappingProxyType({**nodes, **{node: why for node, why in others.items() if node not in nodes}})
+
+
+def _together(told: list[Workload], of_class: Workload | None) -> Workload:
+    """The first of them, each thing that it does not know from the first that does."""
+    one = told[0]
+    for wider in told[1:]:
+        if one.curve is None and wider.curve is not None:
+            one = replace(one, curve=wider.curve, key=wider.key, runs=wider.runs)
+        if one.memory_peak is None:
+            one = replace(one, memory_peak=wider.memory_peak)
+        if one.slowdown is None and one.run_time is None:
+            one = replace(one, slowdown=wider.slowdown, run_time=wider.run_time)
+    if one.slowdown is None and one.run_time is None and of_class is not None:
+        return replace(one, slowdown=of_class.slowdown, run_time=of_class.run_time, source=of_class.source)
+    return one
 
 
 def _workload(record: WorkloadRecord) -> Workload:
@@ -207,13 +249,22 @@ def fingerprints(request: Request) -> tuple[str, ...]:
     return exact(request.script_head, request.job.name or "", _tail(request))
 
 
-def _known_as(request: Request, *, alike: bool) -> tuple[str, ...]:
-    """`fingerprints`, and those that were added since: the user's own name for it, and its likeness."""
-    own = request.asks("workload")
-    if own and own != "yes":  # the bare word names nothing
-        return (owned(own),)
+def names(request: Request, *, alike: bool = True) -> tuple[str, ...]:
+    """All names under which a request's workload may be known, the most telling first.
+
+    `fingerprints`, and around them those that only gsub, or the user, can tell. `alike`: also its likeness, for which a
+    script is read word by word.
+    """
+    stated = request.env.get("GSUB_WORKLOAD", "").strip()
+    wish = request.wishes("workload")
+    for own in ("" if _NOT_OWN.fullmatch(stated) else stated, "" if wish == "yes" else wish):
+        if name := owned(own):  # the bare word of a comment names nothing
+            return (name,)
+    known = fingerprints(request)
     near = like(request.script_head, request.job.name or "", _tail(request)) if alike else ""
-    return (*fingerprints(request), near) if near else fingerprints(request)
+    told = TOLD.fullmatch(stated)
+    first = tuple(stated.split(",")[:2]) if told and told[1] in known else ()
+    return (*first, *known, near) if near else (*first, *known)
 
 
 def _tail(request: Request) -> int:

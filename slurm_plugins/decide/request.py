@@ -147,9 +147,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         ``GSUB_REPACK=yes`` in the environment, or a word of the comment: ``gsub:repack`` (which is yes),
         ``gsub:retune=lower``. The environment counts first; salloc and srun send none.
         """
-        stated = self.env.get(f"GSUB_{name.upper()}", "").strip().lower()
-        if stated or not self.job.comment:
-            return stated
+        return self.env.get(f"GSUB_{name.upper()}", "").strip().lower() or self.wishes(name)
+
+    def wishes(self, name: str) -> str:
+        """As `asks`, by the comment alone."""
+        if not self.job.comment:
+            return ""
         wish = f"gsub:{name.lower()}"
         for word in self._words():
             if word == wish:

@@ -1,10 +1,11 @@
-"""What gsubd and its keeper tell each other through the state folder: which nodes to avoid, and what partitions hold.
+"""What gsubd and its keeper tell each other through the state folder: nodes to avoid, curves, and what partitions hold.
 
 The keeper has the store, and so the evidence; gsubd makes the decisions, and knows the partitions from Slurm. Each
-writes one file whole (a reader sees the old one or the new one), and neither waits for the other:
+writes its files whole (a reader sees the old one or the new one), and neither waits for the other:
 
 - ``avoid.jsonl``, by the keeper: `AvoidRecord` lines as in ``profiles.jsonl``. Old ones mean nothing: while no keeper
   weighs the evidence, no node is kept from jobs for it.
+- ``curves.jsonl``, by the keeper: `WorkloadRecord` lines, what runs measured. They stay true while no keeper runs.
 - ``partitions.json``, by gsubd: partition -> hostlist.
 """
 
@@ -16,7 +17,6 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -26,10 +26,11 @@ from profiler.logs import Troubles, one_line
 from prolog_epilog.failures.taxonomy import REASONS
 from site_configs.hostlist import HostlistError, expand, fold
 from slurm_plugins.decide.inventory import Inventory
-from slurm_plugins.decide.knowledge import PROFILES, AvoidRecord, Profiles, load
+from slurm_plugins.decide.knowledge import PROFILES, AvoidRecord, Profiles, WorkloadRecord, load
 
 __all__ = [
     "AVOID",
+    "CURVES",
     "PARTITIONS",
     "STALE",
     "Learnt",
@@ -37,21 +38,29 @@ __all__ = [
     "read_partitions",
     "why_avoided",
     "write_avoided",
+    "write_curves",
 ]
 
 _log = logging.getLogger("gsubd")
 
 AVOID: Final = "avoid.jsonl"
+CURVES: Final = "curves.jsonl"
 PARTITIONS: Final = "partitions.json"
 STALE: Final = 6 * 3600.0
 """Seconds after which a list of nodes to avoid that nobody has renewed means nothing."""
 _WORDS: Final = 200
+_Mark = tuple[int, int, int]
 _BYTES: Final = 64 << 20
 
 
 def write_avoided(state: Path, records: Iterable[AvoidRecord]) -> None:
     """Write what is to be avoided; also where nothing has changed, since that is news. Raises OSError."""
     _write(state / AVOID, b"".join(msgspec.json.encode(one) + b"\n" for one in records))
+
+
+def write_curves(state: Path, records: Iterable[WorkloadRecord]) -> None:
+    """Write what is known of workloads. Raises OSError."""
+    _write(state / CURVES, b"".join(msgspec.json.encode(one) + b"\n" for one in records))
 
 
 def why_avoided(reason: str) -> str:
@@ -107,7 +116,7 @@ class Partitions:
 
 
 class Learnt:
-    """What gsubd's folder holds of workloads and nodes. `changed` is cheap: it looks at one file's dates."""
+    """What gsubd's folder holds of workloads and nodes. `changed` is cheap: it looks at two files' dates."""
 
     def __init__(self, state: Path, *, now: Callable[[], float] = time.time) -> None:
         self._state = state
@@ -123,23 +132,27 @@ class Learnt:
         """All that is known; what of it cannot be used is left out, and said in the log. Never raises OSError."""
         self._mark = mark = self._marked()
         problems: list[str] = []
+        # What the site wrote down comes first, and in its words
         profiles = _loaded(self._state / PROFILES, cluster, problems)
-        if mark is not None:
-            told = _loaded(self._state / AVOID, cluster, problems)
-            profiles = _together(profiles, told)
+        for name, there in zip((AVOID, CURVES), mark, strict=True):
+            if there is not None:
+                profiles = profiles.beside(_loaded(self._state / name, cluster, problems))
         for problem in problems:
             if problem not in self._said:
                 _log.warning("left out: %s", one_line(problem))
         self._said = frozenset(problems)
         return profiles
 
-    def _marked(self) -> tuple[int, int, int] | None:
-        """The file as it is; None: there is none that means anything."""
+    def _marked(self) -> tuple[_Mark | None, _Mark | None]:
+        """Both files as they are; None for one that is not there, or means nothing any more."""
+        return self._mark_of(AVOID, STALE), self._mark_of(CURVES, None)
+
+    def _mark_of(self, name: str, stale: float | None) -> _Mark | None:
         try:
-            found = (self._state / AVOID).stat()
+            found = (self._state / name).stat()
         except OSError:
             return None
-        if not stat.S_ISREG(found.st_mode) or self._now() - found.st_mtime > STALE:
+        if not stat.S_ISREG(found.st_mode) or (stale is not None and self._now() - found.st_mtime > stale):
             return None
         return found.st_mtime_ns, found.st_size, found.st_ino
 
@@ -152,19 +165,6 @@ def _loaded(path: Path, cluster: str, problems: list[str]) -> Profiles:
         return Profiles()
     problems += wrong
     return profiles
-
-
-def _together(profiles: Profiles, told: Profiles) -> Profiles:
-    """What the site wrote down comes first, and in its words."""
-    names = dict.fromkeys([*profiles.avoided, *told.avoided])
-    avoided = {
-        name: {**profiles.avoid(name), **_others(told.avoid(name), profiles.avoid(name))} for name in names
-    }
-    return replace(profiles, avoided=avoided)
-
-
-def _others(nodes: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
-    return {node: why for node, why in nodes.items() if node not in known}
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from slurm_plugins.decide.decision import Decision
+from slurm_plugins.decide.knowledge import names
 from slurm_plugins.decide.request import Request
 
 __all__ = ["decision_line"]
@@ -17,7 +18,8 @@ def decision_line(request: Request, decision: Decision, at: float) -> bytes:
     """The record of one decision: JSON on one line, kind "decision".
 
     `asked` are the fields that say what was asked for and find its job later. `changes` hold what was decided, in every
-    mode; `enforced` whether it was also made. `script` is a digest of what gsub saw of it (its first 64 KiB).
+    mode; `enforced` whether it was also made. `script` is a digest of what gsub saw of it (its first 64 KiB). `workload`
+    are the names under which its workload may be known; none of a smoke run, whose script is ours.
     """
     job = request.job
     record: dict[str, Any] = {
@@ -33,6 +35,7 @@ def decision_line(request: Request, decision: Decision, at: float) -> bytes:
         "cut": request.cut,
         "batch": request.batch,
         "script": _digest(request),
+        "workload": () if "GSUB_SMOKE" in request.env else names(request),
         "changes": decision.changes,
         "env": decision.env,
         "notes": decision.notes,

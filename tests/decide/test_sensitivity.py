@@ -280,12 +280,23 @@ def test_the_reason_says_share_or_knee():
         "gsub would set --mem=64000M (not stated before): a GPU's share of its node is 62.5G",
     )
     measured = decided(one(), where(Known(VISION))).say[0]
-    assert measured.endswith("its throughput is at its best from 16 CPUs for each GPU on")
+    assert measured.endswith(
+        "its throughput is at its best from 16 CPUs for each GPU on (measured in 5 runs)"
+    )
+
+
+def test_what_was_tried_with_few_cpus_only_says_nothing_of_more():
+    rising = Curve(((1, 0.25), (2, 0.5), (4, 1.0)))
+    assert edits(one(), where(Known(rising))) == edits(one(), where())
+    assert "never tried with more than 4" in decided(one(), where(Known(rising))).say[0]
+    flat = Curve(((2, 0.999), (4, 1.0)))
+    assert edits(one(), where(Known(flat)))["cpus_per_tres"] == "gres:gpu:2"
 
 
 def test_explain_has_the_figures():
     cpus, memory = decided(one(), where(Known(VISION, 10 * GIB), site=Resources(max_cpus_per_gpu=12))).notes
-    assert cpus.inputs == {"share": 8, "knee": 16, "cap": 12, "cpus_per_gpu": 12}
+    figures = {"share": 8, "knee": 16, "cap": 12, "cpus_per_gpu": 12}
+    assert cpus.inputs == figures | {"gpu_type": "a100", "workload": "k"}
     assert memory.inputs["memory_peak"] == 10 * GIB and memory.inputs["memory_per_gpu"] == 64000
 
 

@@ -75,7 +75,7 @@ class Sensitivity(Stage):
         pools = tuple(place.pool for place in found.places)
         resources = tuple(context.site.partition(pool.name).resources for pool in pools)
         workload = context.knowledge.workload(request, found.gpu_type)
-        case = _Case(request, context, found.shape, kinds, pools, resources, workload)
+        case = _Case(request, context, found.shape, kinds, pools, resources, workload, found.gpu_type)
         cpus = _cpus(case)
         memory = _memory(case, cpus)
         return Proposal((*cpus.changes, *memory.changes), (*cpus.notes, *memory.notes))
@@ -93,6 +93,7 @@ class _Case:
     resources: tuple[Resources, ...]
     """The site's word for each of the pools."""
     workload: Workload | None
+    gpu_type: str = ""
 
     @property
     def gpus(self) -> int | None:
@@ -161,18 +162,31 @@ def _cpus(case: _Case) -> _Outcome:
     share = min(max(_whole_cores(kind.cpus // kind.gpus, kind), 1) for kind in case.kinds)
     found = None if case.curve is None else knee(case.curve.points, case.curve.uncertainty)
     wanted = share if found is None else math.ceil(found)
+    if case.curve is not None and found is not None and found == case.curve.points[-1][0]:
+        wanted = max(
+            wanted, share
+        )  # the best is the most that was tried: nothing says that more is of no use
     keep = max(resources.keep_cpus_per_gpu for resources in case.resources)
     caps = [resources.max_cpus_per_gpu for resources in case.resources]
     caps += [pool.max_cpus_per_node // gpus for pool in case.pools if pool.max_cpus_per_node and gpus]
     target = _bounded(wanted, share, _spare(case.kinds, gpus, lambda kind: kind.cpus, keep), caps)
     why = f"a GPU's share of its node is {share}"
     if found is not None:
-        why = f"its throughput is at its best from {found:g} CPUs for each GPU on"
+        why = f"its throughput is at its best from {found:g} CPUs for each GPU on{_evidence(case.workload)}"
+        if wanted > math.ceil(found):
+            why = f"it was never tried with more than {found:g}, and a GPU's share of its node is {share}"
     if target < min(wanted, share):
         why = f"the most that this site gives, where {why}"
     note = Note(
         f"{target} CPUs for each GPU: {why}",
-        inputs={"share": share, "knee": found, "cap": _least(*caps), "cpus_per_gpu": target},
+        inputs={
+            "share": share,
+            "knee": found,
+            "cap": _least(*caps),
+            "cpus_per_gpu": target,
+            "gpu_type": case.gpu_type or None,
+            "workload": case.workload.key if case.workload and found is not None else None,
+        },
     )
     if shape.cpus_stated or job.cpus_per_tres:
         changes = _stated_cpus(case, target, why, measured=found is not None)
@@ -189,6 +203,13 @@ def _cpus(case: _Case) -> _Outcome:
         return _Outcome((), (note,), (given[0] or 0) * gpus if gpus else None)
     changes = _open_cpus(case, target, why)
     return _Outcome(changes, (note,), _cpus_of(case, changes))
+
+
+def _evidence(workload: Workload | None) -> str:
+    """What a curve rests on, where that is known."""
+    if workload is None or not workload.runs:
+        return ""
+    return f" (measured in {workload.runs} run{'s' if workload.runs > 1 else ''})"
 
 
 def _whole_cores(cpus: int, kind: Kind) -> int:
