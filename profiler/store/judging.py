@@ -26,6 +26,7 @@ from profiler.store.marks import mark as mark_failed
 from profiler.store.merge import END_SOURCES, Changes, clean
 from profiler.store.queries import LISTED, event_of, gpu_use, host_use
 from profiler.store.schema import finding, gpu_usage, job, job_node, node_event, unjudged, verdict
+from profiler.store.turns import in_turns
 
 __all__ = [
     "Case",
@@ -189,11 +190,14 @@ def _within(row: Mapping[str, Any], when: float) -> bool:
 
 # Cases out
 
-_DUE = (
-    select(unjudged.c.job, unjudged.c.mark)
-    .where(unjudged.c.cluster == bindparam("cluster_"), unjudged.c.due <= bindparam("now_"))
-    .order_by(unjudged.c.due, unjudged.c.job)
-    .limit(bindparam("limit_"))
+_DUE = in_turns(
+    unjudged.join(job, job.c.pk == unjudged.c.job),
+    unjudged.c.job,
+    job.c.uid,
+    unjudged.c.due,
+    unjudged.c.cluster == bindparam("cluster_"),
+    unjudged.c.due <= bindparam("now_"),
+    more=(unjudged.c.mark,),
 )
 _MORE = select(job.c.pk, job.c.derived_exit_code).where(job.c.pk.in_(bindparam("jobs", expanding=True)))
 _FINDINGS = select(finding).where(finding.c.job.in_(bindparam("jobs", expanding=True)))
@@ -210,7 +214,7 @@ _TROUBLED = select(gpu_usage).where(
 
 
 def cases(connection: Connection, cluster: str, limit: int, now: float) -> tuple[Case, ...]:
-    """Attempts that are due to be judged, the longest due first, each with all that is known of it."""
+    """Attempts that are due to be judged, users in turn, each with all that is known of it."""
     due = [
         tuple(row) for row in connection.execute(_DUE, {"cluster_": cluster, "now_": now, "limit_": limit})
     ]

@@ -5,8 +5,7 @@ Of what waits, users come in turn: a thousand failures of one do not keep anothe
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,13 +22,13 @@ from profiler.store.marks import unmark
 from profiler.store.merge import clean
 from profiler.store.queries import LISTED
 from profiler.store.schema import job, job_node, resubmission, undecided, unjudged, verdict
+from profiler.store.turns import in_turns
 from site_configs.hostlist import HostlistError, expand
 
 __all__ = [
     "Due",
     "Undecided",
     "due",
-    "in_turn",
     "of_attempt",
     "of_job",
     "past_of",
@@ -39,7 +38,7 @@ __all__ = [
 ]
 
 _WAITING: Final = 10_000
-"""Rows among which users take turns: some ten milliseconds."""
+"""Rows that are looked at for those that this release can read."""
 _PAST: Final = 100
 """Earlier attempts of a job that are told: the last ones."""
 _NODES: Final = 4096
@@ -75,32 +74,15 @@ class Due:
     resubmission: Resubmission
 
 
-def in_turn(rows: Iterable[tuple[int, int | None]], limit: int) -> list[int]:
-    """Keys of rows (key, uid) by turns of the users, each user's in the order given; `limit` at most.
-
-    >>> in_turn([(1, 7), (2, 7), (3, 7), (4, 8)], 3)
-    [1, 4, 2]
-    """
-    waiting: dict[int | None, deque[int]] = {}
-    for key, uid in rows:
-        waiting.setdefault(uid, deque()).append(key)
-    turns = deque(waiting.values())
-    taken: list[int] = []
-    while turns and len(taken) < limit:
-        own = turns.popleft()
-        taken.append(own.popleft())
-        if own:
-            turns.append(own)
-    return taken
-
-
 # To be decided
 
-_UNDECIDED = (
-    select(undecided.c.job, undecided.c.uid)
-    .where(undecided.c.cluster == bindparam("cluster_"), undecided.c.due <= bindparam("now_"))
-    .order_by(undecided.c.due, undecided.c.job)
-    .limit(_WAITING)
+_UNDECIDED = in_turns(
+    undecided,
+    undecided.c.job,
+    undecided.c.uid,
+    undecided.c.due,
+    undecided.c.cluster == bindparam("cluster_"),
+    undecided.c.due <= bindparam("now_"),
 )
 _VERDICTS = (
     select(
@@ -127,8 +109,7 @@ _PUT_OFF = (
 
 def to_decide(connection: Connection, cluster: str, limit: int, now: float) -> tuple[Undecided, ...]:
     """Attempts that wait for a decision: users in turn, of each the one that has waited longest first."""
-    rows = connection.execute(_UNDECIDED, {"cluster_": cluster, "now_": now})
-    keys = in_turn(((row[0], row[1]) for row in rows), limit)
+    keys = connection.execute(_UNDECIDED, {"cluster_": cluster, "now_": now, "limit_": limit}).scalars().all()
     found: dict[int, Undecided] = {}
     for some in chunks(keys):
         found |= _undecided(connection, some)
@@ -253,15 +234,14 @@ def _values(
     }
 
 
-_DUE = (
-    select(resubmission.c.job, resubmission.c.uid)
-    .where(
-        resubmission.c.cluster == bindparam("cluster_"),
-        resubmission.c.due.is_not(None),
-        resubmission.c.due <= bindparam("now_"),
-    )
-    .order_by(resubmission.c.due, resubmission.c.job)
-    .limit(_WAITING)
+_DUE = in_turns(
+    resubmission,
+    resubmission.c.job,
+    resubmission.c.uid,
+    resubmission.c.due,
+    resubmission.c.cluster == bindparam("cluster_"),
+    resubmission.c.due.is_not(None),
+    resubmission.c.due <= bindparam("now_"),
 )
 _BODIES = select(resubmission.c.job, resubmission.c.uid, resubmission.c.body).where(
     resubmission.c.job.in_(bindparam("jobs", expanding=True))
@@ -270,10 +250,10 @@ _BODIES = select(resubmission.c.job, resubmission.c.uid, resubmission.c.body).wh
 
 def due(connection: Connection, cluster: str, limit: int, now: float) -> tuple[Due, ...]:
     """Decisions that are to be worked on: users in turn, of each the longest due first."""
-    rows = connection.execute(_DUE, {"cluster_": cluster, "now_": now})
+    keys = connection.execute(_DUE, {"cluster_": cluster, "now_": now, "limit_": _WAITING}).scalars().all()
     found: list[Due] = []
     # No more at once than are wanted: mostly all of them can be read
-    for some in chunks(in_turn(((row[0], row[1]) for row in rows), _WAITING), max(1, min(limit, 500))):
+    for some in chunks(keys, max(1, min(limit, 500))):
         bodies = {row[0]: (row[1], row[2]) for row in connection.execute(_BODIES, {"jobs": some})}
         for key in some:
             row = row_of(bodies[key][1]) if key in bodies else None

@@ -14,15 +14,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from sqlalchemy import text
+from sqlalchemy import insert, select, text
 
 from profiler.answers import Clearance
 from profiler.records import Record
 from profiler.resubmissions import PastAttempt, Resubmission
-from profiler.store import Judged, Store, StoreError, Undecided, VerdictQuery, open_store
+from profiler.store import Judged, Store, StoreError, Undecided, VerdictQuery, open_store, schema
 from profiler.store import judging as judging_module
 from profiler.store.marks import RECENT
-from profiler.store.resubmissions import in_turn
 from profiler.store.upgrade import HEAD, upgrade
 from tests.store import decider
 from tests.store.contents import contents
@@ -200,9 +199,37 @@ def test_users_in_turn(store: Store) -> None:
     assert len(store.due_resubmissions(CLUSTER, 100, NOW)) == 9
 
 
-def test_turns() -> None:
-    assert in_turn([(1, None), (2, None), (3, 5), (4, 6)], 10) == [1, 3, 4, 2]
-    assert in_turn([(1, 5)], 0) == [] == in_turn([], 5)
+def test_ten_thousand_failures_of_one_user_keep_no_other_waiting(store: Store) -> None:
+    """Neither from being judged, nor decided, nor carried out."""
+    fail(store, 1)
+    store.put_resubmissions([row(1, due=NOW)], NOW)
+    crowd(store, 10_500)
+    fail(store, 20_001, 20_002, at=NOW + 60, uid=1001)
+    store.put_resubmissions([row(number, due=NOW + 60) for number in (20_001, 20_002)], NOW)
+    store.take([found(20_001, "cpu_oom", serial=7), found(20_002, "cpu_oom", serial=7)], NOW + 90)
+    other = {20_001, 20_002}
+    for limit, all_ in ((4, True), (200, True), (2, False)):
+        first = [one.job.job_id for one in store.unjudged(CLUSTER, limit, LATER)]
+        second = waiting(store, limit=limit)
+        third = [one.resubmission.job_id for one in store.due_resubmissions(CLUSTER, limit, LATER)]
+        for ids in (first, second, third):
+            assert len(ids) == limit
+            assert other <= set(ids) if all_ else other & set(ids)
+
+
+def crowd(store: Store, count: int) -> None:
+    """The first job many times more, with all that waits of it, longer than anybody else."""
+    with store.writing("copies") as connection:
+        of_job = dict(connection.execute(select(schema.job)).mappings().one())
+        jobs = [of_job | {"pk": 1000 + n, "job_id": 1000 + n} for n in range(count)]
+        connection.execute(insert(schema.job), jobs)
+        mark = {"job": of_job["pk"], "cluster": CLUSTER, "due": NOW, "mark": 1}
+        connection.execute(insert(schema.unjudged), [mark | {"job": one["pk"]} for one in jobs])
+        for table in (schema.undecided, schema.verdict, schema.resubmission):
+            kept = dict(connection.execute(select(table)).mappings().one())
+            connection.execute(insert(table), [kept | {"job": one["pk"]} for one in jobs])
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SELECT setval(pg_get_serial_sequence('job', 'pk'), 100000)"))
 
 
 # Rows
