@@ -225,7 +225,7 @@ def main() -> int:
     shape = drawn(asked.draw, asked.low, asked.high, asked.step)
     pipeline = Pipeline(shape, random.Random())
     total = asked.steps or 10**6
-    ends: list[float] = []
+    began, ends = time.time(), list[float]()
     drawn_at, cpus = -math.inf, 0
     for end, share in lived(pipeline, lambda: cpus_given(os.environ) / gpus):
         ends.append(end)
@@ -241,7 +241,16 @@ def main() -> int:
     # What comes before the middle is the start-up's and the queue's.
     half = ends[len(ends) // 2 :]
     rate = (len(half) - 1) / (half[-1] - half[0]) if len(half) > 1 else 0.0
-    told = {"steps": len(ends), "seconds": ends[-1], "rate": rate, "cpus": cpus, "gpus": gpus}
+    # `cpus` are those at the end.
+    told = {
+        "began": began,
+        "ended": time.time(),
+        "steps": len(ends),
+        "seconds": ends[-1],
+        "rate": rate,
+        "cpus": cpus,
+        "gpus": gpus,
+    }
     print("\n" + json.dumps({**told, "counted": count is not None}), flush=True)
     return 0
 

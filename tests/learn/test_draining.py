@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -13,33 +11,8 @@ from hypothesis import strategies as st
 
 from profiler.curves import Point
 from profiler.draining import Drain, needed
-from profiler.probing import measure
-from profiler.sensitivity import Done, Probe, plan
-from tests.bench.emulated_pipeline import Pipeline, Shape, drawn
-
-TICK = 0.1
-
-
-def learnt(shape: Shape, seed: int, *, drains: bool = True) -> tuple[Done, float]:
-    """What a driver would find, and when."""
-    pipeline = Pipeline(shape, random.Random(seed))
-    steps = len(pipeline.advance(shape.startup + 1, 32))
-    done: tuple[Point, ...] = ()
-    enough = False
-    while isinstance(step := plan(done, 32), Probe):
-        begun = pipeline.now
-        if drains and not enough and needed(done, step.cpus):
-            drain = Drain(max(point.rate for point in done), pipeline.now, steps)
-            while not drain.over(pipeline.now, steps):
-                steps += len(pipeline.advance(pipeline.now + TICK, 1))
-            enough = not drain.dry
-        steps += len(pipeline.advance(pipeline.now + 0.5, step.cpus))
-        ends = pipeline.advance(pipeline.now + step.seconds, step.cpus)
-        steps += len(ends)
-        speed = measure([after - before for before, after in pairwise(ends)])
-        assert speed is not None
-        done += (Point(step.cpus, speed.rate, speed.error, speed.steps, pipeline.now - begun),)
-    return step, pipeline.now
+from tests.bench.emulated_pipeline import drawn
+from tests.learn.virtual import learnt
 
 
 @pytest.mark.parametrize("queue", [2, 16, 64])
@@ -47,7 +20,7 @@ def test_the_knee_is_found_behind_any_queue(queue):
     off: Counter[int] = Counter()
     for seed in range(12):
         shape = replace(drawn(seed), queue=queue)
-        done, now = learnt(shape, seed)
+        done, _, now = learnt(shape, seed)
         off[done.knee - shape.enough] += 1
         assert now < 180
         assert shape.rate(done.knee) * shape.step >= 0.97
@@ -65,7 +38,7 @@ def test_without_draining_it_is_missed():
 
 def test_a_job_that_one_cpu_feeds_is_drained_once():
     shape = replace(drawn(3), knee=0.8, step=0.1, queue=8)
-    done, now = learnt(shape, 1)
+    done, _, now = learnt(shape, 1)
     assert done.knee == 1 and done.why == "floor"
     assert now < 120
 
