@@ -1,0 +1,151 @@
+"""The real job as the runner sees it: whether it still waits, which jobs wait for us, and holding them.
+
+All through Slurm's own commands, as the user, each with a deadline. What Slurm does not answer is not known: nothing is
+done because of it.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from slurm_plugins.client.protocol import SlurmClient
+    from slurm_plugins.client.values import Job
+
+__all__ = ["EVERY", "Poller", "Slurm", "Standing", "standing", "waits_for"]
+
+EVERY: Final = 10.0
+"""Seconds between two looks at the real job."""
+_DEADLINE: Final = 10.0  # seconds of one command
+Standing = Literal["waits", "started", "gone", "unknown"]
+
+
+def standing(jobs: Sequence[Job]) -> Standing:
+    """How a real job stands by its records: an array has several, and has started with its first task.
+
+    No record is no fact: slurmctld says so in words when it has none.
+    """
+    from slurm_plugins.client.values import JobState
+
+    if not jobs:
+        return "unknown"
+    states = {job.state for job in jobs}
+    if states & {JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETED}:
+        return "started"
+    if JobState.PENDING in states:
+        # of an array some tasks may have ended already, by whatever end
+        ran = any(job.ended and job.start is not None and job.state is not JobState.CANCELLED for job in jobs)
+        return "started" if ran else "waits"
+    return "gone" if all(job.ended for job in jobs) else "started"
+
+
+def waits_for(dependency: str | None, smoke: int) -> bool:
+    """Whether a job's dependency, as squeue tells it, names the smoke job.
+
+    >>> waits_for("afterok:7(unfulfilled),afterany:12(unfulfilled)", 12), waits_for("afterany:123", 12)
+    (True, False)
+    """
+    return bool(re.search(rf"\bafterany:(?:\d+[_*+\d]*(?:\(\w+\))?:)*{smoke}(?![\d_+])", dependency or ""))
+
+
+@dataclass(slots=True)
+class Slurm:
+    """The cluster, asked by one deadline a command; an error is an answer that is missing."""
+
+    client: SlurmClient
+    environ: Mapping[str, str]
+
+    @classmethod
+    def here(cls, environ: Mapping[str, str]) -> Slurm:
+        """The cluster that this job runs on."""
+        from slurm_plugins.client.commands import CommandClient
+
+        return cls(CommandClient(environ, timeout=_DEADLINE), environ)
+
+    def look(self, job: int) -> Standing:
+        """How the job stands now."""
+        from slurm_plugins.client.errors import NoSuchJob, SlurmError
+
+        try:
+            self.client.job(job)
+            return standing(
+                [
+                    one
+                    for one in self.client.jobs(ids=[job])
+                    if job in (one.id, one.array_job_id, one.het_job_id)
+                ]
+            )
+        except NoSuchJob:
+            return "gone"
+        except SlurmError:
+            return "unknown"
+
+    def dependants(self, smoke: int, user: str) -> tuple[int, ...]:
+        """The waiting jobs of the user that wait for the smoke job; of an array its own id."""
+        from slurm_plugins.client.errors import SlurmError
+        from slurm_plugins.client.values import JobState
+
+        try:
+            jobs = self.client.jobs(user=user)
+        except SlurmError:
+            return ()
+        found = (job for job in jobs if job.state is JobState.PENDING and waits_for(job.dependency, smoke))
+        return tuple(dict.fromkeys(job.array_job_id or job.het_job_id or job.id for job in found))
+
+    def hold(self, job: int) -> bool:
+        """Hold a job so that its user can release it; whether it is held now, by Slurm's own word.
+
+        `uhold`: that of root would be an administrator's hold.
+        """
+        from slurm_plugins.client.errors import SlurmError
+        from slurm_plugins.client.runner import run_command
+
+        for attempt in range(3):
+            try:
+                run_command(["scontrol", "uhold", str(job)], env=self.environ, timeout=_DEADLINE)
+                if any(one.held for one in self.client.jobs(ids=[job])):
+                    return True
+                if self.look(job) in ("started", "gone"):
+                    return False
+            except SlurmError:
+                pass
+            time.sleep(attempt)
+        return False
+
+
+class Poller:
+    """Looks at the real job every so often in a thread of its own: Slurm may take its time to answer.
+
+    `left` is "" while the job waits, or nobody knows; then `started` or `gone`.
+    """
+
+    def __init__(self, look: Callable[[], Standing], every: float = EVERY) -> None:
+        self._look = look
+        self._every = every
+        self._stop = threading.Event()
+        self.left: Literal["", "started", "gone"] = ""
+        self._thread = threading.Thread(target=self._run, name="real job", daemon=True)
+
+    def start(self) -> None:
+        """From now on; the first look is at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No more looks; one that is under way is not waited for."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                found = self._look()
+            except Exception:  # a look that fails is a look that says nothing
+                found = "unknown"
+            if found in ("started", "gone"):
+                self.left = found
+                return
+            self._stop.wait(self._every)
