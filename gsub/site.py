@@ -16,10 +16,11 @@ _MEANWHILE: Final = "Meanwhile plain 'sbatch' works."
 
 @dataclass(frozen=True, slots=True)
 class Slurm:
-    """Where the site says that Slurm is; empty strings where it does not say."""
+    """Where the site says that Slurm is; empty strings where it does not say. `site`: all that it says."""
 
     conf: str = ""
     folder: str = ""
+    site: Site | None = None
 
 
 def check_site(environ: Mapping[str, str]) -> Slurm:
@@ -28,7 +29,7 @@ def check_site(environ: Mapping[str, str]) -> Slurm:
     Raises UserError for a file that cannot be used: a site half understood would decide half rightly.
     """
     site = read_site(environ)
-    return Slurm() if site is None else Slurm(conf=site.slurm.conf, folder=site.slurm.bin)
+    return Slurm() if site is None else Slurm(site.slurm.conf, site.slurm.bin, site)
 
 
 def read_site(environ: Mapping[str, str]) -> Site | None:

@@ -189,6 +189,10 @@ class Smoke:
     two_nodes: bool = t.key(
         False, t.FLAG, "Smoke jobs of several nodes on two nodes with a GPU each, not on one GPU?"
     )
+    longest: int = t.key(
+        600, t.DURATION, "Longest smoke; how long one takes follows from when jobs fail, 10 min at most."
+    )
+    enabled: bool = t.key(True, t.FLAG, "May users have jobs smoked at all?")
 
 
 @dataclass(frozen=True, slots=True)

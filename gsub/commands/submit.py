@@ -7,14 +7,18 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gsub.argv import CommandLine, is_ours, split
 from gsub.errors import USAGE, UserError
 from gsub.remedies import explain
 from gsub.sbatch import PROGRAM, Answer, Listener, Submitted, clean_environment, run, told
 from gsub.sbatch_options import Table
-from gsub.site import check_site
+from gsub.site import Slurm, check_site
 from gsub.term import Spinner, harmless, is_terminal
+
+if TYPE_CHECKING:
+    from gsub.smoke.beside import Beside
 
 
 def submit(words: Sequence[str]) -> int:
@@ -32,7 +36,7 @@ def submit(words: Sequence[str]) -> int:
             from gsub.commands.dry_run import dry_run
 
             return dry_run(line, environ, slurm.folder)
-        return _submit(line, environ, slurm.folder)
+        return _submit(line, environ, slurm)
     except UserError as error:
         if "--json" in line.ours:
             print_json(error.facts())
@@ -54,18 +58,31 @@ def _contradictions(line: CommandLine) -> None:
         )
 
 
-def _submit(line: CommandLine, environ: Mapping[str, str], folder: str) -> int:
-    as_json, watch = "--json" in line.ours, "--watch" in line.ours
-    # Handed on as it is, unless we are asked for more than sbatch would say.
-    words = line.audible if as_json or watch else line.sbatch
+def _submit(line: CommandLine, environ: Mapping[str, str], slurm: Slurm) -> int:
+    as_json, watch, folder = "--json" in line.ours, "--watch" in line.ours, slurm.folder
     from gsub.preflight.gate import gate
 
     looked = gate(line, environ, folder)
-    listener = _Screen(line, silent=as_json)
+    smoke, stdin = _smoke(line, looked.stdin, environ, slurm)
+    # Handed on as it is, unless we are asked for more than sbatch would say.
+    words: Sequence[str] = line.audible if as_json or watch or smoke is not None else line.sbatch
+    listener = _Screen(line, silent=as_json or (smoke is not None and line.given("quiet")), smoke=smoke)
+    if smoke is not None:
+        from gsub.smoke.beside import InterruptedSubmission
+
+        smoke.before()
+        if smoke.alone:
+            return _smoke_alone(line, smoke)
+        try:
+            words = smoke.gated(words)
+        except InterruptedSubmission as signalled:
+            return _die_likewise(signalled.number)
     try:
-        answer = run(words, listener.listener(), environ=environ, folder=folder, stdin=looked.stdin)
+        answer = run(words, listener.listener(), environ=environ, folder=folder, stdin=stdin)
     finally:
         listener.spinner.hide()
+        if smoke is not None and listener.job is None:
+            smoke.refused()
     if answer.returncode < 0:
         return _die_likewise(-answer.returncode)
     if answer.returncode and answer.submitted is None and answer.errors:
@@ -73,7 +90,8 @@ def _submit(line: CommandLine, environ: Mapping[str, str], folder: str) -> int:
     listener.message(answer.errors.encode())
     if as_json:
         found = [finding.facts() for finding in looked.verdict.findings]
-        print_json(_facts(line, answer) | ({"preflight": found} if found else {}))
+        more = {"preflight": found} if found else {}
+        print_json(_facts(line, answer) | more | ({"smoke": smoke.facts()} if smoke is not None else {}))
     elif watch and answer.submitted is not None:
         job = answer.submitted
         if job.cluster is not None:
@@ -85,6 +103,39 @@ def _submit(line: CommandLine, environ: Mapping[str, str], folder: str) -> int:
 
         return follow(str(job.job_id), fresh=True)
     return answer.returncode
+
+
+def _smoke(
+    line: CommandLine, given: bytes | None, environ: Mapping[str, str], slurm: Slurm
+) -> tuple[Beside | None, bytes | None]:
+    """The smoke run beside the job; and the script, where standard input was read for it."""
+    from gsub.smoke.options import may_be_wanted
+
+    if not may_be_wanted(line, slurm.site.smoke if slurm.site is not None else None, environ):
+        return None, given
+    from gsub.smoke.beside import beside
+
+    return beside(line, given, slurm.site, environ, slurm.folder)
+
+
+def _smoke_alone(line: CommandLine, smoke: Beside) -> int:
+    """`--smoke=only`: the smoke job is what is submitted, and sbatch's words are said of it."""
+    from gsub.smoke.plan import PlanError
+    from gsub.smoke.submission import Refused
+
+    try:
+        done = smoke.only(("--wait",) if line.given("wait") else ())
+    except (Refused, PlanError) as error:
+        raise UserError("the smoke run was not submitted", why=str(error)) from None
+    if "--json" in line.ours:
+        print_json({"job_id": None, "smoke": smoke.facts(), "exit_code": done.returncode})
+    elif not line.given("quiet"):
+        print(done.job_id if line.given("parsable") else f"Submitted batch job {done.job_id}", flush=True)
+    if "--watch" in line.ours:
+        from gsub.commands.watch import follow
+
+        return follow(str(done.job_id), fresh=True)
+    return done.returncode
 
 
 def _meant(line: CommandLine, error: UserError) -> UserError:
@@ -104,9 +155,10 @@ def _meant(line: CommandLine, error: UserError) -> UserError:
 class _Screen:
     """Hands on what sbatch says; on a terminal it adds what became of the request."""
 
-    def __init__(self, line: CommandLine, *, silent: bool) -> None:
+    def __init__(self, line: CommandLine, *, silent: bool, smoke: Beside | None = None) -> None:
         self.line = line
         self.silent = silent
+        self.smoke = smoke
         # sbatch reads the script from the keyboard: no spinner over the user's typing
         typing = line.script is None and line.wrap is None
         self.spinner = Spinner(allowed=not typing)
@@ -130,6 +182,8 @@ class _Screen:
 
     def submitted(self, job: Submitted) -> None:
         self.job = job
+        if self.smoke is not None:
+            self.smoke.begun(job.job_id)
         plain = self.silent or self.line.given("parsable") or not is_terminal(sys.stdout)
         if plain or job.cluster is not None:
             return
