@@ -121,6 +121,7 @@ class Again:
             self.seen,
             self.hand,
             off=self.folder / "act.off",
+            waits=self.folder / "dependants.json",
             told=self.told.extend,
             now=lambda: self.time,
             chance=lambda: 0.5,

@@ -20,6 +20,7 @@ from slurm_plugins.client.states import JobFlag, JobState
 from slurm_plugins.resubmit.plan import plan
 from slurm_plugins.service.keeper.again_look import Asked
 from slurm_plugins.service.keeper.carrying_out import PATIENCE
+from slurm_plugins.service.keeper.dependants import Dependants
 from tests.act.fakes import job as any_job
 from tests.keeper.again import END, NOW, SITE, Again, a_failed_job, over
 from tests.store.records import CLUSTER, found
@@ -204,6 +205,46 @@ def test_a_job_that_has_begun_after_it_counts_too(tmp_path: Path, state: JobStat
     again.settle()
     assert again.row().stop == stop
     again.close()
+
+
+@pytest.mark.parametrize("away", [5.0, 1500.0])
+def test_who_waited_is_known_to_a_keeper_that_starts_anew(tmp_path: Path, away: float) -> None:
+    again = Again(tmp_path, a_failed_job(8), any_job(9, JobState.RUNNING))
+    again.driver.dependants.seen({"8": (9,)}, again.time - away - 1000)
+    again.driver.dependants.seen({}, again.time - away)
+    again.start()
+    again.driver.dependants.seen({}, again.time)
+    again.fail(8, "no_signature")
+    again.settle()
+    assert again.row().stop == "dependants" and again.hand.asked == []
+    again.close()
+
+
+def test_an_outage_does_not_count_in_how_long_it_is_known_who_waited(tmp_path: Path) -> None:
+    file = tmp_path / "dependants.json"
+    known = Dependants(file)
+    known.seen({"8": (9,), "7": (6,)}, 1000.0)
+    known.seen({"7": (6, 5)}, 2000.0)
+    again = Dependants(file)
+    assert again.of(["8", "7"]) == (9, 6, 5), "before the first look too"
+    again.seen({}, 50_000.0)
+    again.seen({}, 50_700.0)
+    assert again.of(["8", "7"]) == (9, 6, 5)
+    again.seen({}, 50_900.0)
+    assert again.of(["8"]) == () and again.of(["7"]) == (6, 5)
+    assert file.stat().st_mode & 0o007 == 0 and [one.name for one in tmp_path.iterdir()] == [file.name]
+
+
+@pytest.mark.parametrize("spoilt", [b"", b"{", b'{"at": 1, "jobs": {"8": 9}}'])
+def test_who_waited_is_begun_anew_where_the_file_is_spoilt(tmp_path: Path, spoilt: bytes) -> None:
+    file = tmp_path / "dependants.json"
+    file.write_bytes(spoilt)
+    known = Dependants(file)
+    known.seen({"8": (9,)}, 1000.0)
+    assert Dependants(file).of(["8"]) == (9,)
+    nowhere = Dependants(tmp_path / "not" / "there.json")
+    nowhere.seen({"8": (9,)}, 1000.0)
+    assert nowhere.of(["8"]) == (9,), "it is known all the same"
 
 
 def test_a_task_whose_array_others_wait_for_is_left_alone(tmp_path: Path) -> None:

@@ -167,7 +167,8 @@ class Enrichment:
         if seen.running is not None:
             self._running, self._seen = Running(seen.at, dict(seen.running)), began
         if not seen.error:
-            self._waiting(seen.waiting, now)
+            # Kept before anybody hears that a job has ended: Slurm shows no dependency that is fulfilled
+            await asyncio.to_thread(self._waiting, seen.waiting, now)
         for part in _parts(seen.facts):
             await self._tell(part, seen.at)
         ending = {one.job.job_id for one in wanted if one.ended is not None and now - one.ended < _YOUNG}

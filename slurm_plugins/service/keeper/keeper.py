@@ -34,6 +34,7 @@ from slurm_plugins.service.keeper.counts import Counts
 from slurm_plugins.service.keeper.enrich import ChildSlurm, Enrichment, Slurm
 from slurm_plugins.service.keeper.journal import JournalReader
 from slurm_plugins.service.keeper.judging import Judging
+from slurm_plugins.service.keeper.learning import Learning
 from slurm_plugins.service.keeper.lifeline import Heart, watch_parent
 from slurm_plugins.service.keeper.mail import Mailer
 from slurm_plugins.service.keeper.notices import Notices
@@ -116,6 +117,7 @@ class Keeper:
             options.state,
             every=min(EVERY, _LOOKS * options.every),
         )
+        self.learning = Learning(self.site.cluster, self.storing, self.counts, options.state)
         gate = Gate(munged, People(self.site.operators, self.site.service.user))
         collector = Collector(
             self.site.cluster,
@@ -131,6 +133,7 @@ class Keeper:
             document=document,
             news=self._heard,
             assessing=self.assessing,
+            learning=self.learning,
         )
         self.app = App(answered, gate, self.counts)
         self.address: tuple[str, int] | None = None
@@ -157,6 +160,7 @@ class Keeper:
             slurm,
             Hand(self.options.act),
             off=off,
+            waits=self.options.state / "dependants.json",
             told=self.notices.decided,
         )
 
@@ -237,6 +241,7 @@ class Keeper:
                 self.enrichment.run(),
                 self.judging.run(),
                 self.assessing.run(),
+                self.learning.run(),
                 self.resubmitting.run(),
                 self._decisions(),
                 self._mail(),

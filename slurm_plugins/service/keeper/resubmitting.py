@@ -102,11 +102,15 @@ class Resubmitting:
         hand: Asker,
         *,
         off: Path | None = None,
+        waits: Path | None = None,
         told: Callable[[Sequence[Resubmission]], object] = lambda rows: None,
         now: Callable[[], float] | None = None,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """`off` is the file that switches gsub-act off while it exists; `told` hears of rows that are in the store."""
+        """`off` is the file that switches gsub-act off while it exists, `waits` keeps who waits for whom.
+
+        `told` hears of rows that are in the store.
+        """
         self._site = site
         self._cluster = site.cluster
         self._storing = storing
@@ -118,7 +122,7 @@ class Resubmitting:
         self._now = now or Clock().now
         self._chance = chance
         self._looking = ThreadPoolExecutor(1, thread_name_prefix="again")
-        self.dependants = Dependants()
+        self.dependants = Dependants(waits)
         """Who waits for whom: to be told by each look at Slurm."""
         self._asking = ThreadPoolExecutor(1, thread_name_prefix="hand")
         self._verdicts = asyncio.Event()
