@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from profiler.curves import Point
 from profiler.findings import Finding, Source
 from profiler.records import GpuSeries, GpuUse, HostUse, JobRef, NodeEvent
 from profiler.resubmissions import Resubmission
@@ -317,3 +318,41 @@ class ClearNode(msgspec.Struct, frozen=True):
     """What an operator says who clears a node: why."""
 
     why: Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
+
+
+class PointsTaken(msgspec.Struct, frozen=True):
+    """What a run measured is kept. `new`: it was not there before."""
+
+    new: bool
+
+
+class WorkloadCurve(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is known of one workload of a user on one type of GPU, under one of its names.
+
+    `also` are its other names that the same runs have. `runs` measured its throughput, on `gpus` GPUs of a node; `at`
+    is when the last did, or last told of its memory. `measured` are their points, all GPUs together. `curve` is what
+    was fitted to these: (CPUs for each GPU, steps a second), `knee` in it the fewest CPUs for each GPU that give the
+    best, `spread` how sure that is (standard deviation, in CPUs), `error` the standard error of the best as a share of
+    it; `open_end`: more CPUs than any that were tried may give more. Without two counts of CPUs there is no curve.
+    `memory_peak` is bytes for each GPU.
+    """
+
+    workload: str
+    gpu_type: str = ""
+    also: tuple[str, ...] = ()
+    runs: int = 0
+    at: float = 0.0
+    gpus: int = 1
+    measured: tuple[Point, ...] = ()
+    curve: tuple[tuple[float, float], ...] = ()
+    knee: int | None = None
+    spread: float | None = None
+    error: float | None = None
+    open_end: bool = False
+    memory_peak: int | None = None
+
+
+class Curves(msgspec.Struct, frozen=True):
+    """What is known of the asker's workloads, the one that was measured last first."""
+
+    curves: tuple[WorkloadCurve, ...]

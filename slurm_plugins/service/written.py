@@ -18,8 +18,8 @@ def decision_line(request: Request, decision: Decision, at: float) -> bytes:
     """The record of one decision: JSON on one line, kind "decision".
 
     `asked` are the fields that say what was asked for and find its job later. `changes` hold what was decided, in every
-    mode; `enforced` whether it was also made. `script` is a digest of what gsub saw of it (its first 64 KiB). `workload`
-    are the names under which its workload may be known; none of a smoke run, whose script is ours.
+    mode; `enforced` whether it was also made. `script` is a digest of what gsub saw of it (its first 64 KiB).
+    `workload` are the names under which its workload may be known; none of a smoke run, whose script is ours.
     """
     job = request.job
     record: dict[str, Any] = {

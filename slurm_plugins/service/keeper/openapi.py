@@ -11,11 +11,13 @@ from typing import Any, Final
 
 import msgspec
 
-from profiler.answers import Clearance, ClearNode, Problem, Taken
+from profiler.answers import Clearance, ClearNode, PointsTaken, Problem, Taken
+from profiler.points import MAX_POINTS, Measured
 from profiler.records import Record
 from slurm_plugins.service.keeper.clearing import CLEAR
 from slurm_plugins.service.keeper.collect import MAX_RECORDS, Batch
 from slurm_plugins.service.keeper.parameters import Parameter
+from slurm_plugins.service.keeper.points import POINTS
 from slurm_plugins.service.keeper.routes import NODE, QUESTIONS, RECORDS, Question
 
 __all__ = ["document", "text"]
@@ -29,6 +31,7 @@ _PROBLEMS: Final = {
     "404": "Nothing here, or nothing of yours.",
     "415": "The body is no JSON by its Content-Type.",
     "413": "The body is too large.",
+    "429": "Too often: come again in a minute.",
     "503": "The store, munged or the service cannot answer now; Retry-After says when to come again.",
 }
 
@@ -43,6 +46,8 @@ def document() -> dict[str, Any]:
         Record,
         ClearNode,
         Clearance,
+        Measured,
+        PointsTaken,
     ]
     schemas, components = msgspec.json.schema_components(types, ref_template=_PREFIX + "{name}")
     by_type = dict(zip(types, schemas, strict=True))
@@ -51,6 +56,7 @@ def document() -> dict[str, Any]:
     paths: dict[str, Any] = {
         RECORDS: {"post": _records(by_type[Batch], by_type[Taken])},
         CLEAR: {"post": _clear(by_type[ClearNode], by_type[Clearance])},
+        POINTS: {"post": _points(by_type[Measured], by_type[PointsTaken])},
         **{one.route: {"get": _get(one, by_type[one.answers])} for one in QUESTIONS},
         "/v1/openapi.json": {"get": _open("This document.", "application/json")},
         "/healthz": {"get": _open("200 while records can be taken, 503 while not.", "application/json")},
@@ -132,6 +138,15 @@ def _clear(said: dict[str, Any], cleared: dict[str, Any]) -> dict[str, Any]:
         "parameters": [_parameter(NODE, "path")],
         "requestBody": {"required": True, "content": {"application/json": {"schema": said}}},
         "responses": _responses(cleared, ("400", "401", "403", "404", "413", "415", "503")),
+    }
+
+
+def _points(measured: dict[str, Any], taken: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "summary": f"Deliver what a run of one's own measured of its workload, at most {MAX_POINTS} points at once.",
+        "operationId": "points",
+        "requestBody": {"required": True, "content": {"application/json": {"schema": measured}}},
+        "responses": _responses(taken, ("400", "401", "413", "415", "429", "503")),
     }
 
 

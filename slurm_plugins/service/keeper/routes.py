@@ -16,6 +16,7 @@ import msgspec
 from profiler.answers import (
     BadNode,
     BadNodes,
+    Curves,
     DecisionAnswer,
     Events,
     Jobs,
@@ -40,7 +41,9 @@ from slurm_plugins.service.keeper.bad_nodes import Assessing
 from slurm_plugins.service.keeper.clearing import CLEAR, clearer
 from slurm_plugins.service.keeper.collect import Collector, count
 from slurm_plugins.service.keeper.counts import Counts
+from slurm_plugins.service.keeper.learning import Learning
 from slurm_plugins.service.keeper.parameters import Parameter, moment, read_path, read_query, whole, word
+from slurm_plugins.service.keeper.points import POINTS, Often, points_taker
 from slurm_plugins.service.keeper.refusal import RefusedError
 from slurm_plugins.service.keeper.storing import Storing
 from slurm_plugins.service.keeper.whence import ElsewhereError
@@ -59,7 +62,8 @@ _MAX_JOB: Final = 2**32 - 1
 class Asked:
     """A question to the store: of which cluster, by whom, with which values of path and query.
 
-    `heard` says when nodes last gave a sign of life, since the keeper's start; `suspected` what speaks against nodes.
+    `heard` says when nodes last gave a sign of life, since the keeper's start; `suspected` what speaks against nodes;
+    `learning` knows the curves of workloads, None where none are made.
     """
 
     cluster: str
@@ -68,6 +72,7 @@ class Asked:
     query: Mapping[str, Any]
     heard: Mapping[str, Sign]
     suspected: BadNodes
+    learning: Learning | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,12 @@ _WHY = (
     ),
 )
 _ON_NODE: Final = word("node", "Only on this node.", r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}", "a node's name")
+_WORKLOAD: Final = word(
+    "workload",
+    "Only this one, by any of its names.",
+    r"[a-z]{2,8}:[^\x00-\x1f\x7f]{1,251}",
+    "a workload's name like own:resnet",
+)
 RECORDS: Final = "/v1/records"
 _MONTH: Final = 30 * 86400.0
 
@@ -302,6 +313,15 @@ def bad_nodes(store: Store, asked: Asked) -> BadNodes:
     return BadNodes(kept_off, found.at)
 
 
+def curves(store: Store, asked: Asked) -> Curves:
+    """What is known of the asker's own workloads: throughput over CPUs, its knee, and the peak of memory."""
+    found = Curves(()) if asked.learning is None else asked.learning.curves(store, asked.who.uid)
+    wanted = asked.query.get("workload")
+    if wanted is None:
+        return found
+    return Curves(tuple(one for one in found.curves if wanted in (one.workload, *one.also)))
+
+
 QUESTIONS: Final[tuple[Question, ...]] = (
     Question("/v1/jobs", Jobs, jobs, query=(*_FILTERS, *_SPAN, _ENDED, *_PAGE)),
     Question("/v1/jobs/{id}", JobSummary, job, path=(_JOB,), query=(_RESTARTS,)),
@@ -318,6 +338,7 @@ QUESTIONS: Final[tuple[Question, ...]] = (
         "/v1/nodes/{name}/events", Events, node_events, path=(NODE,), query=(*_SPAN, *_PAGE), operators=True
     ),
     Question("/v1/bad-nodes", BadNodes, bad_nodes),
+    Question("/v1/curves", Curves, curves, query=(_WORKLOAD,)),
 )
 
 
@@ -333,23 +354,29 @@ def endpoints(
     document: Callable[[], str],
     news: Callable[[], object] = lambda: None,
     assessing: Assessing | None = None,
+    learning: Learning | None = None,
 ) -> tuple[Endpoint, ...]:
     """All that the keeper answers.
 
     `document` makes the OpenAPI document's text; `news` is called when a node has told of a job's start, end, failure;
-    `assessing` weighs what speaks against nodes.
+    `assessing` weighs what speaks against nodes; `learning` makes curves of what runs measured.
     """
 
     def suspected() -> BadNodes:
         return (assessing and assessing.current) or BadNodes()
 
     asked = (
-        Endpoint("GET", one.route, _asker(one, cluster, storing, collector.heard, suspected))
+        Endpoint(
+            "GET",
+            one.route,
+            _asker(one, cluster, storing, collector.heard, suspected=suspected, learning=learning),
+        )
         for one in QUESTIONS
     )
     return (
         Endpoint("POST", RECORDS, _taker(storing, collector, counts, news)),
         Endpoint("POST", CLEAR, clearer(assessing, NODE)),
+        Endpoint("POST", POINTS, points_taker(cluster, storing, learning, Often())),
         *asked,
         Endpoint("GET", "/v1/openapi.json", _page(lambda: (200, document(), _JSON)), open=True),
         Endpoint("GET", "/healthz", _page(lambda: _health(storing)), open=True),
@@ -365,7 +392,9 @@ def _asker(
     cluster: str,
     storing: Storing,
     heard: Mapping[str, Sign],
+    *,
     suspected: Callable[[], BadNodes],
+    learning: Learning | None,
 ) -> Callable[[Request], Awaitable[Answer]]:
     async def answer(request: Request) -> Answer:
         who = request.proven()
@@ -375,7 +404,7 @@ def _asker(
             raise RefusedError(
                 403, "this is for operators", "They are named in the site file: operators = [...]."
             )
-        asked = Asked(cluster, who, path, query, heard, suspected())
+        asked = Asked(cluster, who, path, query, heard, suspected(), learning)
 
         def read() -> bytes:
             try:
