@@ -32,7 +32,7 @@ class Case:
 
 
 HEAD: Final = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=8\n#SBATCH --time=10\n"
-USES: Final = "export PYTHONPATH=LIB PATH=LIB:$PATH\n"
+USES: Final = "export PYTHONPATH=LIB\n"
 START: Final = HEAD + USES
 EIGHT: Final = HEAD + "#SBATCH --ntasks-per-node=8\n" + USES
 TRAIN: Final = """\
@@ -96,7 +96,7 @@ BROKEN: Final = (
     Case("mistyped data on the command line", START + "srun python3 train.py --data data/trian.json\n", {**GOOD_TRAIN, "data/train.json": "[]"}, "preflight"),
     Case("data that may not be read", START + "srun python3 train.py --data data/train.json\n", {**GOOD_TRAIN, "data/train.json": "[]"}, "preflight", {"data/train.json": 0}),
     Case("environment that is not there", HEAD + "set -e\nsource venv-torch2/bin/activate\n" + USES + RUN, GOOD_TRAIN, "preflight"),
-    Case("16 processes on 8 GPUs", START + "srun torchrun --nnodes=2 --nproc_per_node=16 train.py\n", GOOD_TRAIN, "preflight"),
+    Case("16 processes on 8 GPUs", START + "srun LIB/torchrun --nnodes=2 --nproc_per_node=16 train.py\n", GOOD_TRAIN, "preflight"),
     Case("module missing, imported when it is needed", START + RUN, _train(DIST + "torch.minutes(0.7)\ndef attention():\n    import flash_attn_of_another_machine\nattention()\n"), "smoke"),
     Case("option that the program does not have", START + "srun python3 train.py --lerning-rate 0.1\n", {"train.py": TRAIN.replace("import torch\n", "import torch\ntorch.minutes(0.3)\n")}, "smoke"),
     Case("shapes that do not fit, first step", START + RUN, _conf('"start_up": 1.5, "features": 256'), "smoke"),
@@ -141,9 +141,9 @@ cp last/model.json . || true
 GOOD: Final = (
     Case("plain", START + RUN, GOOD_TRAIN),
     Case("srun -N 2 -n 16", EIGHT + "srun -N 2 -n 16 --ntasks-per-node=8 python3 train.py\n", GOOD_TRAIN),
-    Case("torchrun on both nodes, srun --ntasks=2", START + "set -e\nsrun --ntasks=2 --ntasks-per-node=1 torchrun --nnodes=2 --nproc_per_node=8 train.py\n", GOOD_TRAIN),
-    Case("torchrun --nproc_per_node=8", START + "srun torchrun --nnodes=2 --nproc_per_node=8 train.py\n", GOOD_TRAIN),
-    Case("waits for the other node", START + "srun torchrun --nnodes=2 --nproc_per_node=1 train.py\n", GOOD_TRAIN),
+    Case("torchrun on both nodes, srun --ntasks=2", START + "set -e\nsrun --ntasks=2 --ntasks-per-node=1 LIB/torchrun --nnodes=2 --nproc_per_node=8 train.py\n", GOOD_TRAIN),
+    Case("torchrun --nproc_per_node=8", START + "srun LIB/torchrun --nnodes=2 --nproc_per_node=8 train.py\n", GOOD_TRAIN),
+    Case("waits for the other node", START + "srun LIB/torchrun --nnodes=2 --nproc_per_node=1 train.py\n", GOOD_TRAIN),
     Case("gives the other node up after a minute", START + RUN, _train("torch.distributed.RENDEZVOUS_MIN = 1\nos.environ['WORLD_SIZE'] = '2'\n" + DIST)),
     Case("model that needs all GPUs", START + RUN, _train(DIST + "torch.minutes(0.2)\ntorch.cuda.allocate(500, gpus=8)\n")),
     Case("asserts its world size", EIGHT + RUN, _train(DIST + "assert world == 16, f'expected world size 16, got {world}'\n")),
