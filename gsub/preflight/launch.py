@@ -6,20 +6,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gsub.argv import read_options
 from gsub.preflight.command import Command
+from gsub.preflight.launchers import LAUNCHERS, MODULES, Launch, Launcher, launched
 from gsub.sbatch_options import OPTIONS, SbatchOption, Table
 
 __all__ = ["Program", "program"]
 
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "ksh", "zsh"})
 _PYTHON: Final = re.compile(r"python(?:\d(?:\.\d+)?)?")
-_TORCH: Final = frozenset({"torch.distributed.run", "torch.distributed.launch"})
-_TORCH_FLAGS: Final = frozenset({"standalone", "run-path", "use-env"})
 _CONTAINERS: Final = ("container", "image", "volume", "module")
 """Options of srun with which the command runs in another world (container plugins)."""
 _ENVIRONMENT: Final = re.compile(r"[A-Za-z_]\w*=")
@@ -61,7 +60,9 @@ class Program:
     file: the script that it runs; "" without.
     args: the words behind it.
     srun: srun's options by name, None where srun does not launch it.
-    torch: torchrun's options by name, None where torchrun does not launch it.
+    launch: the launcher of its processes on each node, None without.
+    mpi: mpirun, None without.
+    module: the module that is run (`python -m NAME`); "" without.
     """
 
     kind: str
@@ -69,8 +70,10 @@ class Program:
     file: str
     args: tuple[str | None, ...]
     srun: Mapping[str, str | None] | None = None
-    torch: Mapping[str, str | None] | None = None
+    launch: Launch | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
+    mpi: Launch | None = None
+    module: str = ""
 
 
 def program(command: Command) -> Program | None:
@@ -78,6 +81,7 @@ def program(command: Command) -> Program | None:
     words = list(command.words)
     srun: dict[str, str | None] | None = None
     variables: dict[str, str] = {}
+    mpi: Launch | None = None
     for _ in range(8):
         if not words or words[0] is None:
             return None
@@ -87,6 +91,11 @@ def program(command: Command) -> Program | None:
             if told is None:
                 return None
             srun, words = told
+        elif name in LAUNCHERS and not LAUNCHERS[name].python:
+            behind = launched(LAUNCHERS[name], words[1:])
+            if behind is None:
+                return None
+            mpi, words = behind[0], list(behind[1])
         elif name in ("time", "nohup", "exec", "command"):
             words = words[1:]
             if words and (words[0] or "").startswith("-"):
@@ -111,7 +120,8 @@ def program(command: Command) -> Program | None:
                 return None
         else:
             break
-    return _named(words, srun, variables)
+    found = _named(words)
+    return None if found is None else replace(found, srun=srun, variables=variables, mpi=mpi)
 
 
 def _srun(words: list[str | None]) -> tuple[dict[str, str | None], list[str | None]] | None:
@@ -131,42 +141,35 @@ def _srun(words: list[str | None]) -> tuple[dict[str, str | None], list[str | No
     return found, words[1 + options.end :]
 
 
-def _named(
-    words: list[str | None], srun: Mapping[str, str | None] | None, variables: Mapping[str, str]
-) -> Program | None:
+def _named(words: Sequence[str | None]) -> Program | None:
     if not words or words[0] is None:
         return None
-    first, rest = words[0], words[1:]
+    first, rest = words[0], tuple(words[1:])
     name = os.path.basename(first)
     if _PYTHON.fullmatch(name):
-        return _python(first, rest, srun, variables)
-    if name == "torchrun":
-        return _torch(
-            "python" if first == name else os.path.join(os.path.dirname(first), "python"),
-            rest,
-            srun,
-            variables,
-        )
+        return _python(first, rest)
+    if name in LAUNCHERS and (name != "accelerate" or rest[:1] == ("launch",)):
+        python = "python" if first == name else os.path.join(os.path.dirname(first), "python")
+        return _launched(LAUNCHERS[name], python, rest)
     if name in _SHELLS:
         if not rest or rest[0] is None or rest[0].startswith(("-", "+")):
             return None
-        return Program("shell", first, rest[0], tuple(rest[1:]), srun, None, variables)
-    return Program("other", first, "", tuple(rest), srun, None, variables)
+        return Program("shell", first, rest[0], rest[1:])
+    return Program("other", first, "", rest)
 
 
-def _python(
-    first: str, words: list[str | None], srun: Mapping[str, str | None] | None, variables: Mapping[str, str]
-) -> Program | None:
+def _python(first: str, words: tuple[str | None, ...]) -> Program | None:
     while words:
         word = words[0]
         if word is None:
             return None
         if word == "-m":
-            if len(words) > 1 and words[1] in _TORCH:
-                return _torch(first, words[2:], srun, variables)
-            return None
+            module = words[1] if len(words) > 1 else None
+            if module in MODULES:
+                return _launched(MODULES[module], first, words[2:])
+            return Program("python", first, "", words[2:], module=module) if module else None
         if not word.startswith("-"):
-            return Program("python", first, word, tuple(words[1:]), srun, None, variables)
+            return Program("python", first, word, words[1:])
         if word in ("-X", "-W"):
             words = words[2:]
         elif re.fullmatch(r"-[uBOqbvd]+|-[XW].+", word):
@@ -176,26 +179,10 @@ def _python(
     return None
 
 
-def _torch(
-    first: str, words: list[str | None], srun: Mapping[str, str | None] | None, variables: Mapping[str, str]
-) -> Program | None:
-    found: dict[str, str | None] = {}
-    while words:
-        word = words[0]
-        if word is None:
-            return None
-        if not word.startswith("-"):
-            return Program("python", first, word, tuple(words[1:]), srun, found, variables)
-        name, equals, value = word.lstrip("-").partition("=")
-        name = name.replace("_", "-")
-        if name in ("m", "module", "no-python"):
-            return None
-        if name in _TORCH_FLAGS:
-            found[name] = None
-        elif equals:
-            found[name] = value
-        else:
-            found[name] = words[1] if len(words) > 1 else None
-            words = words[1:]
-        words = words[1:]
-    return None
+def _launched(launcher: Launcher, python: str, words: tuple[str | None, ...]) -> Program | None:
+    found = launched(launcher, words)
+    if found is None or found[1][0] is None:
+        return None
+    launch, (word, *rest), module = found
+    file, module_name = ("", word or "") if module else (word or "", "")
+    return Program("python", python, file, tuple(rest), launch=launch, module=module_name)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from gsub.preflight import cuda, paths, python_code, request, shell
+from gsub.preflight import cuda, paths, python_code, request, shape, shell
 from gsub.preflight.values import Finding, Submission
 
 __all__ = ["CHECKS", "Check"]
@@ -37,7 +37,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check("syntax", "the script's shell understands it", shell.syntax),
     Check("option-lines", "#SBATCH lines that sbatch would not read", shell.option_lines),
     Check("options", "#SBATCH lines with options that no sbatch has", shell.options),
-    Check("shape", "GPUs, nodes and tasks asked for and those that the script counts on", request.shape),
+    Check("shape", "GPUs, nodes and tasks asked for and those that the script counts on", shape.shape),
     Check("cuda", "a CUDA module that is older than the GPUs asked for", cuda.cuda),
     Check("test-only", "sbatch --test-only", request.test_only, sbatch_tells=True),
     Check("output", "the folders of the job's output and error files", paths.output),
