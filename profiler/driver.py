@@ -1,7 +1,7 @@
 """Measures a run while it runs: how fast it steps, and with a lever how that depends on its CPUs.
 
 `profiler.sensitivity.plan` says which count of CPUs to try next and when to stop; this is what does it: pulls the
-lever, waits until steps are those of the new count, reads their times, says in sentences what it found.
+lever, has what lies ready used up (`profiler.draining`), reads the times of the steps, says in sentences what it found.
 
     driver = Driver(lever, folder, log, cap=16)
     try:
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from profiler.curves import Point, fit, knee
+from profiler.draining import Drain, needed
 from profiler.lever import Lever
 from profiler.probing import LEAST_STEPS, Speed
 from profiler.process_tree import Process, ProcessTree
@@ -39,14 +40,15 @@ _PATIENCE: Final = 2.0  # of what a point may take at most, before it is given u
 _OVERTIME: Final = 1.3  # of the budget's seconds
 _SETTLED: Final = 0.25  # of a point's seconds, at most, that are waited after a change
 
-Phase = Literal["waiting", "measuring", "over"]
+Phase = Literal["waiting", "draining", "measuring", "over"]
 
 
 @dataclass(slots=True)
 class _Attempt:
-    """A point that is being measured."""
+    """A point that is being measured: since when it is prepared for, and when its steps begin to count."""
 
     probe: Probe
+    since: float
     begin: float
     next_look: float
     before: tuple[Process, ...] = ()
@@ -92,6 +94,9 @@ class Driver:
         self._source: StepCounters | StepLog | None = None
         self._phase: Phase = "waiting"
         self._attempt: _Attempt | None = None
+        self._drain: Drain | None = None
+        self._drains = True  # whether one CPU for each GPU slows the run down, so that a drain can work
+        self._given = 0
         self._done: list[Point] = []
         self._first: float | None = None  # when the first turn was
         self._begun: float | None = None  # when the first step was seen
@@ -181,13 +186,17 @@ class Driver:
         if self._phase == "waiting":
             if self._source is not None:
                 self._next(now)
-        elif self._attempt is not None:
-            if now - self._pulled >= _AGAIN:
-                self._pulled = now
-                self._lever.again()
-                self._watch_gpu()
-            if now >= self._attempt.next_look:
-                self._measure(self._attempt, now)
+            return
+        if now - self._pulled >= _AGAIN:
+            self._pulled = now
+            self._lever.again()
+            self._watch_gpu()
+        if self._attempt is None:
+            return
+        if self._drain is not None:
+            self._use_up(self._drain, self._attempt, now)
+        elif now >= self._attempt.next_look:
+            self._measure(self._attempt, now)
 
     def _find_source(self, now: float) -> None:
         first = self._first if self._first is not None else now
@@ -204,7 +213,6 @@ class Driver:
 
     def _next(self, now: float) -> None:
         """Begin with the next point, or end."""
-        assert self._lever is not None  # noqa: S101
         begun = self._begun if self._begun is not None else now
         if self._cap < self._gpus:
             self._end(f"{self._cap} CPUs for {self._gpus} GPUs are too few to try fewer")
@@ -216,14 +224,38 @@ class Driver:
         if now - begun > _OVERTIME * self._budget.seconds:
             self._end("the time is used up")
             return
-        self._lever.set(step.cpus)
-        self._pulled = now
-        changed = bool(self._done) and self._done[-1].cpus != step.cpus
-        settling = min(self._budget.settling, _SETTLED * step.seconds) if changed else 0.0
-        begin = now + settling
-        seen = self._tree.processes() if self._tree is not None and len(self._done) == 1 else ()
-        self._attempt = _Attempt(step, begin, begin + step.seconds, seen)
+        self._attempt = _Attempt(step, now, now, now)
+        if self._gpus < step.cpus and self._drains and needed(self._done, step.cpus):
+            best = max(point.rate for point in self._done)
+            self._phase, self._drain = "draining", Drain(best, now, self._steps())
+            self._pull(self._gpus, now)
+        else:
+            self._count(self._attempt, now)
+
+    def _use_up(self, drain: Drain, attempt: _Attempt, now: float) -> None:
+        """Hold the run at one CPU for each GPU until no batch is ready any more."""
+        if drain.over(now, self._steps()):
+            self._drain, self._drains = None, drain.dry
+            self._count(attempt, now)
+
+    def _count(self, attempt: _Attempt, now: float) -> None:
+        """Give the run the CPUs of the point; its steps count from when they have settled."""
+        probe = attempt.probe
+        changed = probe.cpus != self._given and bool(self._done)
+        self._pull(probe.cpus, now)
+        attempt.begin = now + (min(self._budget.settling, _SETTLED * probe.seconds) if changed else 0.0)
+        attempt.next_look = attempt.begin + probe.seconds
+        if self._tree is not None and len(self._done) == 1:
+            attempt.before = self._tree.processes()
         self._phase = "measuring"
+
+    def _pull(self, cpus: int, now: float) -> None:
+        assert self._lever is not None  # noqa: S101
+        self._lever.set(cpus)
+        self._given, self._pulled = cpus, now
+
+    def _steps(self) -> int:
+        return self._source.steps if self._source is not None else 0
 
     def _measure(self, attempt: _Attempt, now: float) -> None:
         """Take the point when there are enough steps for it."""
@@ -251,7 +283,8 @@ class Driver:
             return
         if attempt.before and self._tree is not None:
             self._count_workers(self._tree, attempt.before, now - attempt.begin)
-        point = Point(probe.cpus, speed.rate, speed.error, speed.steps, now - attempt.begin, self._clock())
+        # The time is what it cost, with its preparation: that is what the plan's budget is of
+        point = Point(probe.cpus, speed.rate, speed.error, speed.steps, now - attempt.since, self._clock())
         self._done.append(point)
         self._attempt = None
         self._news.append(_told(point, probe))
@@ -273,7 +306,7 @@ class Driver:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def _finish(self, found: Done) -> None:
-        self._phase, self._attempt, self.result = "over", None, found
+        self._phase, self._attempt, self._drain, self.result = "over", None, None, found
         busy = sum(self._gpu) / len(self._gpu) if self._gpu else None
         self.limit = limit(found.curve, workers=self.workers, gpu_busy=busy)
         sure = "" if found.sure else ", but it is not sure within one"
@@ -286,7 +319,7 @@ class Driver:
 
     def _end(self, why: str) -> None:
         """End with what there is."""
-        self._phase, self._attempt = "over", None
+        self._phase, self._attempt, self._drain = "over", None, None
         self._news.append(f"measuring ended: {why}")
         if len({point.cpus for point in self.points}) >= 2:
             curve = fit(self.points, self._gpus)
@@ -294,7 +327,7 @@ class Driver:
         self._restore()
 
     def _break_off(self, error: Exception) -> None:
-        self._phase, self._attempt = "over", None
+        self._phase, self._attempt, self._drain = "over", None, None
         self._news.append(f"measuring broke off: {type(error).__name__}: {error}")
         self._restore()
 

@@ -17,6 +17,7 @@ __all__ = ["StepLog"]
 _AT_ONCE: Final = 256 * 1024  # bytes that are read of a file in one look
 _KEPT: Final = 4000  # lines with a count
 _LINE: Final = 8192  # bytes of a line that has no end
+_RECENT: Final = 10.0
 _FEW: Final = 2  # intervals between lines that a rate can rest on at all
 
 
@@ -63,6 +64,12 @@ class StepLog:
                 text = part.decode("utf-8", "replace")
                 if mark(now, text) is not None:
                     self._lines.append((now, text))
+
+    @property
+    def steps(self) -> int:
+        """The count in the newest line of the training."""
+        found = self.read(self._lines[-1][0] - _RECENT) if self._lines else None
+        return 0 if found is None else int(found.step)
 
     def read(self, begin: float, end: float = math.inf) -> StepRate | None:
         """What the lines between two times tell."""
