@@ -21,6 +21,7 @@ _PLATEAU: Final = 0.95  # of the best: a point as fast as that may have had a qu
 _DRY: Final = 0.7  # of the best: slower than that, nothing is ready
 _WINDOW_STEPS: Final = 8
 _WINDOW_S: Final = 0.6  # counts come some times a second only
+_LONGEST_WINDOW_S: Final = 10.0
 _MOST_STEPS: Final = 100
 _LEAST_S, _MOST_S = 5.0, 30.0
 
@@ -38,7 +39,7 @@ def needed(done: Sequence[Point], cpus: int) -> bool:
 
 
 class Drain:
-    """Holds a job at one CPU for each GPU until `over`. Times are seconds on any one clock, steps a count that grows.
+    """Holds a job at one CPU for each GPU until `over`. Times are seconds on any one clock, steps a count.
 
     `best` is the job's best rate so far, in steps a second. `dry` is whether nothing is ready any more; where it ended
     without that, one CPU does not slow the job down, and no count above it needs a drain.
@@ -52,7 +53,7 @@ class Drain:
 
     def __init__(self, best: float, now: float, steps: int) -> None:
         self._best = best
-        self._window = max(_WINDOW_STEPS / best, _WINDOW_S)
+        self._window = min(max(_WINDOW_STEPS / best, _WINDOW_S), _LONGEST_WINDOW_S)
         self._end = now + min(max(_MOST_STEPS / best, _LEAST_S), _MOST_S)
         self._seen = deque([(now, steps)])
         self.dry = False
@@ -60,6 +61,8 @@ class Drain:
     def over(self, now: float, steps: int) -> bool:
         """Whether to go on to the next count: nothing is ready, or it takes too long. Ask some times a second."""
         seen = self._seen
+        if steps < seen[-1][1]:
+            seen.clear()  # it counts from 0 again: an epoch ended
         seen.append((now, steps))
         while len(seen) > 2 and seen[1][0] <= now - self._window:
             seen.popleft()

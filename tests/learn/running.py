@@ -55,9 +55,14 @@ class Rank:
         self.counter = counter(folder)
         self.clock, self.rate, self.random = clock, rate, random.Random(seed)
         self.next = clock.now + 3.0  # a slow start
+        self.pace = 0.0
 
     def until(self, now: float, cpus: int) -> None:
-        """Do all steps that end until then."""
+        """Do all steps that end until then; what is left of one under way takes longer with fewer CPUs."""
+        pace = self.rate(cpus)
+        if self.pace:
+            self.next = self.clock.now + (self.next - self.clock.now) * self.pace / pace
+        self.pace = pace
         while self.next <= now:
             self.clock.now = self.next
             self.counter.steps += 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,8 +13,12 @@ from hypothesis import strategies as st
 
 from profiler.curves import Point
 from profiler.draining import Drain, needed
-from tests.bench.emulated_pipeline import drawn
+from profiler.driver import Driver
+from tests.bench.emulated_pipeline import Pipeline, bar, drawn
+from tests.learn.running import Clock, Pulled, clock, counter
 from tests.learn.virtual import learnt
+
+__all__ = ["clock"]
 
 
 @pytest.mark.parametrize("queue", [2, 16, 64])
@@ -71,3 +77,37 @@ def test_it_always_ends(best, counts, ticks):
         over = drain.over(now, steps)
         assert over or now < 30
     assert drain.over(31.0, steps)
+
+
+@pytest.mark.parametrize("told", ["counter"])
+def test_the_driver_finds_the_knee_behind_a_queue(told: str, tmp_path: Path, clock: Clock):
+    off = []
+    for seed in range(4):
+        folder, log = tmp_path / f"{seed}", tmp_path / f"{seed}.log"
+        folder.mkdir()
+        log.touch()
+        shape = replace(drawn(seed), queue=16)
+        pipeline, lever, counts = Pipeline(shape, random.Random(seed)), Pulled(32), counter(folder)
+        driver = Driver(lever, folder, log, cap=32)
+        begun, steps, written = clock.now, 0, 0.0
+        while not driver.done and clock.now < begun + 180:
+            turn = clock.now + 0.2
+            lines = ""
+            for end in pipeline.advance(turn - begun, lever.cpus or 32):
+                clock.now, steps = begun + end, steps + 1
+                if told == "counter":
+                    counts.steps = steps
+                    if clock.now >= counts.due:
+                        counts.write()
+                elif end >= written + 0.1:
+                    written = end
+                    lines += "\r" + bar(steps, 10**6, end)
+            with log.open("a") as file:
+                file.write(lines)
+            clock.now = turn
+            driver.turn(turn)
+        assert driver.source == told
+        assert driver.result is not None and driver.done
+        assert lever.cpus == 32
+        off.append(driver.result.knee - shape.enough)
+    assert all(abs(by) <= 1 for by in off), off
