@@ -90,7 +90,7 @@ class Driver:
         self._busy = gpu_busy
         self._clock = clock
         self._counters = StepCounters(counters_folder) if counters_folder is not None else None
-        self._log = StepLog(log)
+        self._log = StepLog(log, clock)
         self._source: StepCounters | StepLog | None = None
         self._phase: Phase = "waiting"
         self._attempt: _Attempt | None = None

@@ -1,15 +1,22 @@
-"""Steps read from a log as it grows: lines with the time at which they came, and their rate between two times."""
+"""Steps read from a log as it grows: lines with the time at which they came, and their rate between two times.
+
+A log is read some times a second, its lines are written in between: the newest is as old as the file's time of
+change says. Who has the output itself gives it to `heard` as it comes.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from profiler.probing import LEAST_STEPS, Speed
+from profiler.probing import LEAST_STEPS, Speed, measure
 from profiler.refining import assumed_error
+from profiler.step_counter import Entry, evenly
 from profiler.step_rate import StepRate, mark, step_rate
 
 __all__ = ["StepLog"]
@@ -22,10 +29,15 @@ _FEW: Final = 2  # intervals between lines that a rate can rest on at all
 
 
 class StepLog:
-    """A log: the file at `path`, read a piece at a time, or what is given to `heard` (path None)."""
+    """A log: the file at `path`, read a piece at a time, or what is given to `heard` (path None).
 
-    def __init__(self, path: Path | None = None) -> None:
+    `clock` is that of files' times, in seconds since the epoch.
+    """
+
+    def __init__(self, path: Path | None = None, clock: Callable[[], float] = time.time) -> None:
         self._path = path
+        self._clock = clock
+        self._looked = -math.inf
         self._offset = 0
         self._file = (0, 0)  # device, inode
         self._rest = b""
@@ -53,7 +65,10 @@ class StepLog:
             return
         finally:
             os.close(descriptor)
-        self.heard(now, data)
+        # Since the last look, or it is another machine's clock
+        written = now - max(self._clock() - about.st_mtime, 0.0)
+        self.heard(written if self._looked <= written else now, data)
+        self._looked = now
 
     def heard(self, now: float, data: bytes) -> None:
         """Take what was written until `now`, in seconds on a clock that never goes back."""
@@ -80,15 +95,34 @@ class StepLog:
         found = self.read(begin, end)
         if found is None or not found.from_times or len(found.times) < _FEW:
             return None
-        times = [at for at, _ in self._lines if begin <= at < end]
-        steps = max(round(found.rate * (times[-1] - times[0])), 1)
-        error = found.error
-        if error is None or len(found.times) < LEAST_STEPS:
-            # Few lines, each of many steps: their scatter says little of how sure they are
-            error = max(error or 0.0, assumed_error(found.rate, steps), 0.02 * found.rate)
+        entries = _growing(found.counts)
+        if len(entries) > LEAST_STEPS and found.of == "step":
+            times, width = evenly(entries)
+            if speed := measure(times):
+                return Speed(speed.rate, speed.error, speed.steps * width, speed.cut * width)
+        # Few lines, each of many steps: their scatter says little of how sure they are
+        span = found.counts[-1][0] - found.counts[0][0]
+        steps = max(round(found.rate * span), 1)
+        error = max(found.error or 0.0, assumed_error(found.rate, steps), 0.02 * found.rate)
         return Speed(found.rate, error, steps, 0)
 
     def counted(self, begin: float, end: float = math.inf) -> int:
         """How many times a line counted on between two times."""
         found = self.read(begin, end)
         return 0 if found is None or not found.from_times else len(found.times)
+
+
+def _growing(counts: tuple[tuple[float, float], ...]) -> list[Entry]:
+    """Counts that go on where a line counts from 0 again (an epoch ended); of lines that came in one go the last."""
+    found: list[Entry] = []
+    last, total = 0.0, 0
+    for at, count in counts:
+        if found:
+            total += round(count - last) if count >= last else round(count)
+        last = count
+        entry = Entry(at, total, total)
+        if found and at <= found[-1].at:
+            found[-1] = Entry(found[-1].at, total, total)
+        elif not found or total > found[-1].steps:
+            found.append(entry)
+    return found

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 from typing import Final
@@ -124,7 +124,7 @@ class StepRate:
     """Steps a second and their standard error (None: not known).
 
     `times` are seconds of a step, one for each line that counted on, oldest first. `from_times` is False where only
-    the lines' own figures could be used.
+    the lines' own figures could be used. `counts` are the lines themselves: (when it was written, steps).
     """
 
     rate: float
@@ -135,6 +135,7 @@ class StepRate:
     total: int | None
     times: tuple[float, ...]
     from_times: bool
+    counts: tuple[tuple[float, float], ...] = ()
 
 
 def mark(at: float, line: str) -> Mark | None:
@@ -220,7 +221,7 @@ def step_rate(lines: Iterable[tuple[float, str]]) -> StepRate | None:
     for marks in streams.values():
         steps = sum(after.step > before.step for before, after in pairwise(marks))
         if steps >= max(advances, 1) and (rate := _rate(marks)) is not None:
-            best, advances = rate, steps
+            best, advances = replace(rate, counts=tuple((one.at, one.step) for one in marks)), steps
     return best
 
 
