@@ -1,0 +1,77 @@
+"""The runner on a real Slurm: what it holds, when it leaves, what it never touches."""
+
+from __future__ import annotations
+
+import pytest
+
+from site_configs.devcluster import Cluster
+from tests.smoke.running import Site
+
+BROKEN = "#!/bin/bash\nmkdir out\npython3 -c 'import einops_of_nobody'\n"
+GOOD = "#!/bin/bash\nmkdir out || exit 3\necho mine > out/log\necho more >> kept\nsleep 60\n"
+
+
+@pytest.fixture
+def site(clean: Cluster, user: str | None) -> Site:
+    return Site(clean, user)
+
+
+def test_a_sure_failure_holds_the_real_job_and_its_user_can_release_it(site: Site) -> None:
+    real = site.sbatch("--begin=now+1hour", "-N1", script=GOOD)
+    job = site.smoke(site.plan(BROKEN, mode="race", real=real))
+    result = site.result(job)
+    assert (result.outcome, result.reason, result.held) == ("failed", "import_error", True), site.said(job)
+    assert "einops_of_nobody" in result.evidence[0].text
+    assert "Reason=JobHeldUser" in site.shown(real)
+    site.until(job, "JobState=FAILED")
+    site.cluster.run(["scontrol", "release", str(real)], user=site.user, check=True)
+    assert "Priority=0" not in site.shown(real)
+    assert not (site.work / "out").exists() or result.kept == "none"
+
+
+def test_it_leaves_when_the_real_job_has_started(site: Site) -> None:
+    real = site.sbatch("-N1", script="#!/bin/sh\nsleep 100\n")
+    site.until(real, "JobState=RUNNING")
+    result = site.result(job := site.smoke(site.plan(BROKEN, mode="race", real=real)))
+    assert result.outcome == "left" and not result.held, site.said(job)
+    site.until(job, "JobState=COMPLETED")
+
+
+def test_a_gate_that_fails_at_once_holds_a_job_that_comes_after_it(site: Site) -> None:
+    job = site.smoke(site.plan("#!/bin/sh\npython3 -c 'import einops_of_nobody'\n", mode="gate"))
+    real = site.sbatch(f"--dependency=afterany:{job}", "-N1", script=GOOD)
+    result = site.result(job)
+    assert result.outcome == "failed" and result.dependants == (real,), site.said(job)
+    site.until(job, "JobState=FAILED")
+    assert "JobState=PENDING" in site.shown(real) and "Priority=0" in site.shown(real)
+
+
+def test_what_it_writes_and_what_runs_on_is_gone_with_it(site: Site) -> None:
+    site.file("kept", "mine\n")
+    script = "#!/bin/bash\nsetsid sleep 4321 &\n" + GOOD.split("\n", 1)[1]
+    result = site.result(job := site.smoke(site.plan(script, seconds=3.0)))
+    assert result.outcome == "passed", site.said(job)
+    assert {path.rsplit("/", 1)[1] for path in result.changed} >= {"kept", "log"}
+    if result.kept == "overlay":
+        assert (site.work / "kept").read_text() == "mine\n"
+        assert not (site.work / "out").exists()
+    site.until(job, "JobState=COMPLETED")
+    assert "sleep\0004321" not in site.cluster.run(["sh", "-c", "cat /proc/[0-9]*/cmdline"]).stdout
+
+
+def test_a_cancelled_smoke_job_says_nothing_against_the_real_one(site: Site) -> None:
+    real = site.sbatch("--begin=now+1hour", "-N1", script=GOOD)
+    job = site.smoke(
+        site.plan("#!/bin/sh\ntouch begun; sleep 60; exit 1\n", mode="race", real=real, seconds=60.0)
+    )
+    site.until(job, "JobState=RUNNING")
+    site.cluster.run(["scancel", str(job)], user=site.user, check=True)
+    site.until(job, "JobState=CANCELLED")
+    assert "Priority=0" not in site.shown(real)
+
+
+def test_a_step_that_wants_two_nodes_is_no_failure(site: Site) -> None:
+    script = "#!/bin/bash\nsrun -N2 -n2 python3 train.py\n"
+    result = site.result(job := site.smoke(site.plan(script, mode="only")))
+    assert result.outcome == "inconclusive", site.said(job)
+    assert result.kept == "none" and "srun" in result.kept_why
