@@ -40,7 +40,7 @@ _APART: Final = {
 """Options with which a run on one GPU would not be the job's."""
 _SLACK: Final = 120
 """Seconds of the smoke job's limit beyond those of the script: to start, to end it, to look at what it said."""
-_RESERVE: Final = 60  # seconds: Slurm looks at deadlines every half minute
+_RESERVE: Final = 5  # seconds between the command and the submission
 
 
 class NoSmokeError(Exception):

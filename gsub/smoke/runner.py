@@ -104,6 +104,10 @@ def main() -> int:
             write(result, plan.state)
         except OSError as error:
             print(f"gsub: the result could not be kept: {error}", file=sys.stderr)
+        if result.outcome == "passed":
+            from gsub.smoke.passes import remember
+
+            remember(Path(plan.state), plan.key, smoke, result.seconds)
     with suppress(OSError):
         print("\n".join(lines(result)), flush=True)
     return 1 if result.outcome == "failed" else 0
