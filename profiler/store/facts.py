@@ -87,14 +87,21 @@ def fitted(facts: Sequence[JobFacts], attempts: Iterable[Seen]) -> list[tuple[Jo
     By the number of restarts, where Slurm tells it; else by time: a node sees a job after Slurm started it (a prolog
     may wait for a node to boot), and before it ended. The nearest find each other, and each is found once: of two
     attempts within a minute one may be known to Slurm alone, when its node died before it could tell.
+
+    slurmdbd 22.05 never hears of the start of one that ends within a second or two [seen]: there its end tells. Without
+    a node it was never started.
     """
     attempts = list(attempts)
     found = [(one, seen) for one in facts for seen in attempts if one.restarts == seen.restarts]
     taken = {seen.pk for _, seen in found}
-    untold = [one for one in facts if one.restarts is None and one.started is not None]
+    untold = [
+        one
+        for one in facts
+        if one.restarts is None and (one.started is not None or (one.ended is not None and one.nodes))
+    ]
     near: list[tuple[tuple[float, float, int], int, Seen]] = []
     for place, one in enumerate(untold):
-        started = one.started or 0.0
+        started = one.started if one.started is not None else one.ended or 0.0
         after, before = started - _SLACK, (one.ended or float("inf")) + _SLACK
         near += [
             ((abs(seen.seen - started), started, seen.restarts), place, seen)

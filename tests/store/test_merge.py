@@ -96,6 +96,27 @@ def test_each_attempt_is_told_of_once(
     assert {one.started: fit.restarts for one, fit in fitted(facts, seen)} == pairs
 
 
+@pytest.mark.parametrize(
+    ("ended", "nodes", "fits"),
+    [(107.0, "n1", 0), (5003.0, "n1", 1), (None, "n1", None), (107.0, "", None), (900.0, "n1", None)],
+)
+def test_an_attempt_of_which_the_start_is_never_told_is_known_by_its_end(
+    ended: float | None, nodes: str, fits: int | None
+) -> None:
+    """slurmdbd 22.05 has `None` for the start of what ends in its first seconds; and for what was never started."""
+    facts = JobFacts(cluster="c", job_id=1, state="NODE_FAIL", ended=ended, nodes=nodes, final=True)
+    found = fitting(facts, [Seen(10, 0, 105.0), Seen(11, 1, 5000.0)])
+    assert (found.restarts if found else None) == fits
+
+
+def test_two_attempts_one_of_which_has_no_start() -> None:
+    short = JobFacts(cluster="c", job_id=1, ended=102.0, nodes="n1", state="NODE_FAIL")
+    next_one = JobFacts(cluster="c", job_id=1, started=110.0, ended=160.0, nodes="n2", state="FAILED")
+    for told in ([short, next_one], [next_one, short]):
+        found = fitted(told, [Seen(1, 0, 101.0), Seen(2, 1, 110.5)])
+        assert {one.state: fit.restarts for one, fit in found} == {"NODE_FAIL": 0, "FAILED": 1}
+
+
 def test_two_attempts_of_the_same_second() -> None:
     facts = [
         JobFacts(cluster="c", job_id=1, started=100, ended=100, state=word) for word in ("REQUEUED", "FAILED")
