@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from site_configs.devcluster import Cluster, ClusterSpec
@@ -15,6 +16,13 @@ from site_configs.devcluster.spec import RELEASES
 
 _RELEASES: pytest.StashKey[list[str]] = pytest.StashKey()
 _NAME = re.compile(r"t(\d+)-(\w+)")
+
+
+# The same examples in every run, whatever the load: what is new in a run is then what changed, not what was drawn.
+# With GSUB_TEST_RANDOM=1 they are drawn anew, to find what was not thought of.
+hypothesis.settings.register_profile("steady", derandomize=True, database=None, deadline=None)
+hypothesis.settings.register_profile("random", deadline=None)
+hypothesis.settings.load_profile("random" if os.environ.get("GSUB_TEST_RANDOM") else "steady")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

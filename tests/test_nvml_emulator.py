@@ -261,7 +261,7 @@ def test_load_files_that_are_no_plain_files(emulation: Emulation, tmp_path: Path
     directory = emulation.gpus.root / NODE / "1" / "load"
     (directory / str(os.getpid())).symlink_to(secret)
     os.mkfifo(directory / str(os.getppid()))  # opened without care, this would block for ever
-    (directory / "1").mkdir()
+    (directory / ("1" if os.getppid() != 1 else "2")).mkdir()
     for name in ("0", "-1", "4294967296", "99999999999999999999", "12x", ".1"):
         (directory / name).write_text("utilization 20\n")
     rates, processes = emulation.ask(

@@ -163,6 +163,10 @@ _RULES: Final = (
 )
 
 
+_MOST_PASSES = 8
+"""A rule finds one secret of a command at a time: `mysql -pone -ptwo`."""
+
+
 @functools.cache
 def _compiled(pattern: str) -> re.Pattern[str]:
     """When first needed: most lines have no hint of a secret, and all of them together take longer than to start."""
@@ -172,7 +176,11 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 def mask(text: str) -> str:
     """The text with every secret replaced by ``****``. Masking twice changes nothing more."""
     folded = text.lower()
-    for rule in _RULES:
-        if any(hint in folded for hint in rule.hints):
+    rules = [rule for rule in _RULES if any(hint in folded for hint in rule.hints)]
+    for _ in range(_MOST_PASSES):
+        before = text
+        for rule in rules:
             text = _compiled(rule.pattern).sub(rule.into, text)
+        if text == before:
+            break
     return text

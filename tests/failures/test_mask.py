@@ -168,6 +168,10 @@ _PIECES = st.sampled_from(
 )
 
 
+def test_each_password_of_a_command_is_masked():
+    assert mask("mysql -pone -uroot -ptwo -p=") == "mysql -p**** -uroot -p**** -p****"
+
+
 @given(st.lists(_PIECES | st.text(max_size=6), max_size=24).map("".join))
 def test_masking_twice_changes_nothing(text):
     once = mask(text)
