@@ -21,10 +21,11 @@ OURS: Final = {
     "--smoke": "try the job on one GPU first; =race, =gate or =only say how",
     "--no-smoke": "no smoke run for this job",
     "--learn": "let the smoke run find out how many CPUs the job can use",
+    "--workload": "=NAME: the workload that this is, for what was learnt of it; else gsub finds out",
     "--debug": "show the traceback of an unexpected error",
 }
 """Our options. None is abbreviated, takes the next word, or begins or equals an option of any sbatch."""
-VALUED: Final = frozenset({"--smoke"})
+VALUED: Final = frozenset({"--smoke", "--workload"})
 """Those that may have a value, attached by `=`."""
 
 HETJOB_SEPARATOR: Final = ":"

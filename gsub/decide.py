@@ -19,6 +19,7 @@ from gsub.job_env import effective, job_environment
 from gsub.notations import NotationError
 from gsub.sbatch_options import Table
 from gsub.script import Asked, foreign, request
+from gsub.workload_name import head
 from slurm_plugins.decide.request import HEAD_BYTES, Job, Request
 from slurm_plugins.decide.steps import ENV_NAMES
 
@@ -26,6 +27,7 @@ __all__ = ["WISHES", "Component", "components", "wants_gpu", "wrapped"]
 
 WISHES: Final = frozenset({
     "GSUB", "GSUB_DECISION", "GSUB_REPACK", "GSUB_RESTART", "GSUB_RETUNE", "GSUB_RUN_TIME", "GSUB_SMOKE",
+    "GSUB_WORKLOAD",
 })  # fmt: skip
 """Our own variables that the shim reads; ENV_NAMES are Slurm's."""
 TEXT_BYTES: Final = 4096
@@ -109,7 +111,7 @@ def components(
                 submit_uid=uid,
                 job=job,
                 env=sent,
-                script_head=_head(script, HEAD_BYTES),
+                script_head=head(script, HEAD_BYTES),
                 script_bytes=len(script),
                 cut=tuple(cut),
             )
@@ -125,17 +127,9 @@ def _clipped(values: Mapping[str, Any], limit: int, cut: list[str], prefix: str)
             data = value.encode("utf-8", "surrogateescape")
             if len(data) > limit:
                 cut.append(prefix + name)
-            value = _head(data, limit)  # noqa: PLW2901 - the value as it travels
+            value = head(data, limit)  # noqa: PLW2901 - the value as it travels
         found[name] = value
     return found
-
-
-def _head(data: bytes, limit: int) -> str:
-    """The first bytes as text, not ending in half a character."""
-    if len(data) > limit:
-        end = next((limit - back for back in range(4) if data[limit - back] & 0xC0 != 0x80), limit)
-        data = data[:end]
-    return data.decode(errors="replace")
 
 
 def _known(parts: Sequence[Sequence[Asked]], table: Table) -> None:

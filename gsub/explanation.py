@@ -11,11 +11,12 @@ from typing import Final
 
 from gsub import remedies
 from gsub.argv import CommandLine
-from gsub.avoided import avoided
 from gsub.decide import Component, components, wants_gpu, wrapped
 from gsub.errors import USAGE, UserError
+from gsub.known import known_of
 from gsub.script import Asked
 from gsub.site import read_site
+from gsub.workload_name import with_workload
 from site_configs.site_model import Site
 from slurm_plugins.client.errors import SlurmError
 from slurm_plugins.client.runner import Runner, check
@@ -76,8 +77,9 @@ def explain_submission(line: CommandLine, environ: Mapping[str, str]) -> Explana
     slurm_env = slurm_environment(environ, site or Site(cluster=""))
     script = _script(line)
     context, problems = _look(Slurm.here(slurm_env), site or Site(cluster=""))
-    known, unheard = avoided(context.site)
+    known, unheard = known_of(context.site, os.getuid())
     context = replace(context, knowledge=known)
+    environ = with_workload(line, script, environ)
     account, unknown = _default_account(slurm_env, context.site)
     stages, wrong = all_stages()
     found = components(line, script, environ, context.slurm.release, uid=os.getuid(), account=account)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from profiler.answers import (
         BadNodes,
         Clearance,
+        Curves,
         DecisionAnswer,
         Jobs,
         Reasons,
@@ -129,6 +130,17 @@ class Records:
 
         said = msgspec.json.encode({"why": why})
         return self._decoded(self._ask(f"/v1/nodes/{quote(node, safe='')}/clear", body=said), Clearance)
+
+    def curves(self, workload: str = "") -> Curves:
+        """What is known of one's own workloads, or of the one with that name."""
+        from profiler.answers import Curves
+
+        query = f"?{urlencode({'workload': workload})}" if workload else ""
+        return self._decoded(self._ask(f"/v1/curves{query}"), Curves)
+
+    def points(self, measured: bytes) -> None:
+        """Hand over what a run measured: a `profiler.points.Measured` as JSON."""
+        self._ask("/v1/points", body=measured)
 
     def body(self, what: str, job: str, restarts: int | None = None, node: str | None = None) -> bytes:
         """The service's answer about a job as it came: JSON."""

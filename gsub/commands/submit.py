@@ -64,6 +64,7 @@ def _submit(line: CommandLine, environ: Mapping[str, str], slurm: Slurm) -> int:
 
     looked = gate(line, environ, folder)
     smoke, stdin = _smoke(line, looked.stdin, environ, slurm)
+    environ = _named(line, stdin, environ, slurm)
     # Handed on as it is, unless we are asked for more than sbatch would say.
     words: Sequence[str] = line.audible if as_json or watch or smoke is not None else line.sbatch
     listener = _Screen(line, silent=as_json or (smoke is not None and line.given("quiet")), smoke=smoke)
@@ -103,6 +104,21 @@ def _submit(line: CommandLine, environ: Mapping[str, str], slurm: Slurm) -> int:
 
         return follow(str(job.job_id), fresh=True)
     return answer.returncode
+
+
+def _named(
+    line: CommandLine, given: bytes | None, environ: Mapping[str, str], slurm: Slurm
+) -> Mapping[str, str]:
+    """The job's environment with its workload's name in it, where the site has use for that."""
+    from gsub.workload_name import own_name, with_workload
+
+    if slurm.site is None or environ.get("GSUB", "").strip().lower() == "off":
+        own_name(line)  # wrong is wrong everywhere
+        return environ
+    from gsub.preflight.gate import text_of
+
+    reads = line.script is not None or line.wrap is not None
+    return with_workload(line, given if given is not None else text_of(line) if reads else b"", environ)
 
 
 def _smoke(

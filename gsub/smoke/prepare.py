@@ -88,6 +88,7 @@ def _ready(
     from gsub.smoke.plan import Plan
     from gsub.smoke.price import price_line, seconds_of
     from gsub.smoke.submission import Order, environment_folder, output_of
+    from gsub.workload_name import identified
 
     own = real.options.get("dependency") or ""
     array = first_task(real.options.get("array") or "")
@@ -129,7 +130,7 @@ def _ready(
         nodes_of_real=real.nodes,
         array=array,
         key=key,
-        workload=_names(real, looked.text, line, environ),
+        workload=identified(line, text, environ).fingerprints,
         gpu_type=real.gpu_type,
         cluster=site.cluster,
         learn=wanted.learn,
@@ -180,13 +181,6 @@ def _opted_out(real: Real, environ: Mapping[str, str]) -> bool:
     return environ.get("GSUB", "").strip().lower() == "off" or "gsub:off" in re.split(
         r"[\s,;]+", real.comment.lower()
     )
-
-
-def _names(real: Real, text: str, line: CommandLine, environ: Mapping[str, str]) -> tuple[str, ...]:
-    from profiler.workload import identify
-
-    name = real.options.get("job-name") or (Path(line.script).name if line.script else real.name)
-    return identify(text, line.args, environ, name=name).fingerprints
 
 
 def _release(environ: Mapping[str, str], folder: str) -> tuple[int, int]:

@@ -68,6 +68,8 @@ _MAX_PROBLEMS: Final = 20
 TOLD: Final = re.compile(r"run:[0-9a-f]{32},args:[0-9a-f]{32},(text:[0-9a-f]{32})")
 """GSUB_WORKLOAD as `gsub SCRIPT` sets it. The last digest is the script's: a job inherits the variables of the one that
 submits it, and what they say of another script is not meant for this one."""
+_SMOKE: Final = " -m gsub.smoke.runner "
+_HEAD: Final = 1024
 _NOT_OWN: Final = re.compile(r"(?:run|args|text|script):[0-9a-f]{32}(?:,.*)?")
 
 _Name = Annotated[str, msgspec.Meta(max_length=256)]
@@ -253,8 +255,10 @@ def names(request: Request, *, alike: bool = True) -> tuple[str, ...]:
     """All names under which a request's workload may be known, the most telling first.
 
     `fingerprints`, and around them those that only gsub, or the user, can tell. `alike`: also its likeness, for which a
-    script is read word by word.
+    script is read word by word. None for a smoke job: its script is ours, and it has the CPUs that it was to have.
     """
+    if _SMOKE in request.script_head[:_HEAD]:
+        return ()
     stated = request.env.get("GSUB_WORKLOAD", "").strip()
     wish = request.wishes("workload")
     for own in ("" if _NOT_OWN.fullmatch(stated) else stated, "" if wish == "yes" else wish):

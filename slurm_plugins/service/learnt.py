@@ -16,17 +16,18 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from profiler.answers import WorkloadCurve
 from profiler.logs import Troubles, one_line
 from prolog_epilog.failures.taxonomy import REASONS
 from site_configs.hostlist import HostlistError, expand, fold
 from slurm_plugins.decide.inventory import Inventory
-from slurm_plugins.decide.knowledge import PROFILES, AvoidRecord, Profiles, WorkloadRecord, load
+from slurm_plugins.decide.knowledge import PROFILES, AvoidRecord, CurveRecord, Profiles, WorkloadRecord, load
 
 __all__ = [
     "AVOID",
@@ -36,6 +37,7 @@ __all__ = [
     "Learnt",
     "Partitions",
     "read_partitions",
+    "records_of",
     "why_avoided",
     "write_avoided",
     "write_curves",
@@ -49,6 +51,7 @@ PARTITIONS: Final = "partitions.json"
 STALE: Final = 6 * 3600.0
 """Seconds after which a list of nodes to avoid that nobody has renewed means nothing."""
 _WORDS: Final = 200
+_FLAT: Final = 0.9999
 _Mark = tuple[int, int, int]
 _BYTES: Final = 64 << 20
 
@@ -61,6 +64,30 @@ def write_avoided(state: Path, records: Iterable[AvoidRecord]) -> None:
 def write_curves(state: Path, records: Iterable[WorkloadRecord]) -> None:
     """Write what is known of workloads. Raises OSError."""
     _write(state / CURVES, b"".join(msgspec.json.encode(one) + b"\n" for one in records))
+
+
+def records_of(cluster: str, uid: int, known: WorkloadCurve) -> Iterator[WorkloadRecord]:
+    """What decisions are told of a workload, under each of its names: throughput as shares of the best."""
+    curve = None
+    if known.curve and known.error is not None:
+        best = max(rate for _, rate in known.curve)
+        points = _bent((cpus, rate / best) for cpus, rate in known.curve)
+        curve = CurveRecord(points, uncertainty=round(known.error, 5))
+    peak = None if known.memory_peak is None else max(-(-known.memory_peak >> 20), 1)
+    if curve is None and peak is None:
+        return
+    for name in (known.workload, *known.also):
+        yield WorkloadRecord(cluster, uid, name, known.gpu_type, known.runs, memory_peak=peak, curve=curve)
+
+
+def _bent(points: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """Points up to the plateau, and its end: what lies between says nothing more."""
+    kept: list[tuple[float, float]] = []
+    for cpus, share in points:
+        if len(kept) > 1 and kept[-2][1] >= _FLAT and share >= _FLAT:
+            kept.pop()
+        kept.append((cpus, round(share, 5)))
+    return tuple(kept)
 
 
 def why_avoided(reason: str) -> str:

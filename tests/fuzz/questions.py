@@ -18,6 +18,7 @@ NAMES = (
     "GSUB_SMOKE",
     "GSUB_RUN_TIME",
     "GSUB_RESTART",
+    "GSUB_WORKLOAD",
 )
 
 _GPUS = (

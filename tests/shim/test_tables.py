@@ -13,6 +13,7 @@ WISHES = {
     "GSUB_RUN_TIME",
     "GSUB_RESTART",
     "GSUB_DECISION",
+    "GSUB_WORKLOAD",
 }
 
 

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -28,13 +28,13 @@ from profiler.refining import refined
 from profiler.store import Store
 from profiler.store.errors import StoreError
 from profiler.store.points import Ran
-from slurm_plugins.decide.knowledge import CurveRecord, WorkloadRecord
+from slurm_plugins.decide.knowledge import WorkloadRecord
 from slurm_plugins.service.keeper.counts import Counts
 from slurm_plugins.service.keeper.refusal import RefusedError
 from slurm_plugins.service.keeper.storing import Storing
-from slurm_plugins.service.learnt import CURVES, write_curves
+from slurm_plugins.service.learnt import CURVES, records_of, write_curves
 
-__all__ = ["Learning", "measured_of", "records_of"]
+__all__ = ["Learning", "measured_of"]
 
 _log = logging.getLogger("gsubd.keeper")
 
@@ -51,7 +51,6 @@ _CALM_PER_RECORD: Final = 0.001
 _MOST: Final = 50_000
 """Records in the file; of more the users that measured last."""
 _SEEN: Final = 20_000
-_FLAT: Final = 0.9999
 
 
 class Learning:
@@ -223,30 +222,6 @@ def _written(state: Path, cluster: str) -> dict[int, tuple[WorkloadRecord, ...]]
 
 
 # --- pure -----------------------------------------------------------------------------------------------------------
-
-
-def records_of(cluster: str, uid: int, known: WorkloadCurve) -> Iterator[WorkloadRecord]:
-    """What decisions are told of a workload, under each of its names: throughput as shares of the best."""
-    curve = None
-    if known.curve and known.error is not None:
-        best = max(rate for _, rate in known.curve)
-        points = _bent((cpus, rate / best) for cpus, rate in known.curve)
-        curve = CurveRecord(points, uncertainty=round(known.error, 5))
-    peak = None if known.memory_peak is None else max(-(-known.memory_peak >> 20), 1)
-    if curve is None and peak is None:
-        return
-    for name in (known.workload, *known.also):
-        yield WorkloadRecord(cluster, uid, name, known.gpu_type, known.runs, memory_peak=peak, curve=curve)
-
-
-def _bent(points: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """Points up to the plateau, and its end: what lies between says nothing more."""
-    kept: list[tuple[float, float]] = []
-    for cpus, share in points:
-        if len(kept) > 1 and kept[-2][1] >= _FLAT and share >= _FLAT:
-            kept.pop()
-        kept.append((cpus, round(share, 5)))
-    return tuple(kept)
 
 
 def measured_of(one: Ran) -> Measured | None:
