@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "resubmit": "submit a job that failed once more, changed as its reason asks for",
     "fix": "the exact change that mends a failed job; --yes submits it",
     "usage": "how a job uses its GPUs, CPUs and memory, while it runs and after",
+    "learn": "how many CPUs a workload can use, measured in three minutes; --show plots what is known",
     "admin": "for a site's administrators: install, doctor, mode, the store of records",
 }
 """The commands; each is a module of `gsub.commands` with a click command of its name."""

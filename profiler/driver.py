@@ -341,6 +341,6 @@ class Driver:
 
 def _told(point: Point, probe: Probe) -> str:
     return (
-        f"{point.cpus} CPUs: {point.rate:.4g} steps/s +- {point.error:.2g} "
+        f"{point.cpus} CPU{'' if point.cpus == 1 else 's'}: {point.rate:.4g} steps/s +- {point.error:.2g} "
         f"({probe.why}; {point.steps} steps in {point.seconds:.0f} s)"
     )
