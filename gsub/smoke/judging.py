@@ -46,6 +46,8 @@ SURE: Final = 0.8
 _LAST_SURE: Final = 0.75
 _LAST: Final = 12
 """A little less will do within so many of the last lines: nothing else came that the script could have ended by."""
+_COPY: Final = re.compile(r"\S*/gsub-smoke-\w+/spool/slurm_script(?=:)")
+"""The script's own path in a smoke run, which a shell puts ahead of what it says."""
 _TIERS: Final = frozenset({"decisive", "explicit"})
 _TAIL: Final = 400  # lines behind and before the deciding one that are looked through for ANYWHERE
 _STACK: Final = 60  # lines back to which a traceback's source lines are looked for
@@ -130,7 +132,7 @@ def _doubt(finding: Finding, log: LogText, setting: Setting) -> str:
         return ""
     named = finding.reason != "import_error"  # a module's name is no count: that one fails anywhere
     for row in OURS if named else ():
-        if any(re.search(row.pattern, text) for text in near):
+        if any(re.search(row.pattern, _COPY.sub("", text)) for text in near):
             return row.why
     if setting.kept:
         for row in BESIDE:
