@@ -3,12 +3,15 @@
 Standard library only, for Python 3.6 and newer. Nothing is imported, and no code of a user's runs: files are compiled
 and looked through, modules are looked up by importlib's finders, .pth files are read and not obeyed.
 
-Standard input is a JSON object `{"file": path, "paths": [PYTHONPATH...], "home": folder, "most": files to read}`.
-Standard output is one: `version`, `prefix`, `syntax` and `missing` (lists of [file, line, text]), and `loose`: true
-where modules may come from places that cannot be seen this way.
+Standard input is a JSON object `{"file": path, "paths": [PYTHONPATH...], "home": folder, "most": files to read}`; with
+`module` in place of `file` (`python -m NAME`) modules are looked for in the current folder first.
+Standard output is one: `version`, `prefix`, `file` (what is run, "" for what is installed), and lists of [file, line,
+text]: `syntax`, `missing` (modules that are not there), `names` (that a module of the user's own does not have),
+`relative` (imports that leave their package). `loose` is true where modules may come from places that cannot be seen
+this way.
 """
 
-# ruff: noqa: UP031, PTH109, PTH110, PTH118, PTH120, PTH208, D102, PLW2901 - for old Pythons, paths are text
+# ruff: noqa: UP031, PTH109, PTH110, PTH118, PTH119, PTH120, PTH208, D102, PLW2901 - for old Pythons, paths are text
 
 import ast
 import json
@@ -27,8 +30,10 @@ MOST_BYTES = 1 << 20
 HARMLESS = ("distutils-precedence.pth", "_virtualenv.pth", "a1_coverage.pth", "ruff_", "pywin32.pth")
 LOOSE = re.compile(
     rb"sys\s*\.\s*path|from sys import|addsitedir|meta_path|path_hooks|sys\s*\.\s*modules"
-    rb"|pip\b.{0,12}\binstall|__path__"
+    rb"|pip\b.{0,12}\binstall|__path__|pyximport|build_ext"
 )
+ANY_NAME = re.compile(rb"(?<![.\w])(?:globals|locals|vars|exec|eval|setattr)\s*\(|__dict__|import\s*\*")
+"""What may give a module names that its text does not show."""
 MAPPING = re.compile(r"^(MAPPING|NAMESPACES)\b[^=]*=\s*(\{.*?\})\s*$", re.MULTILINE)
 
 
@@ -45,13 +50,23 @@ def read(path: str) -> "bytes | None":
     return data if len(data) <= MOST_BYTES else None
 
 
+class Found:
+    """A module as far as it is there: the parts of its name, its file, its folders where it is a package."""
+
+    def __init__(
+        self, parts: "list[str]", origin: str = "", folders: "list[str] | None" = None, own: bool = False
+    ) -> None:
+        self.parts, self.origin, self.folders, self.own = parts, origin, folders, own
+
+
 class World:
     """Where modules are looked for."""
 
     def __init__(self, asked: "dict[str, Any]") -> None:
         self.loose = False
         self.provided = set(sys.builtin_module_names) | set(getattr(sys, "stdlib_module_names", ()))
-        self.local: list[str] = [os.path.dirname(os.path.realpath(asked["file"]))]
+        first = os.path.dirname(os.path.realpath(asked["file"])) if asked["file"] else os.getcwd()
+        self.local: list[str] = [first]
         self.local += [os.path.join(os.getcwd(), path) for path in asked["paths"] if path]
         self.prefix = sys.prefix
         self.sites: list[str] = []
@@ -120,18 +135,42 @@ class World:
             except (ValueError, SyntaxError):
                 self.loose = True
 
-    def find(self, name: str, path: "list[str] | None" = None) -> "str | None":
-        """Where a module is: its file, "" for one without a file, None where there is none."""
+    def find(self, name: str, path: "list[str] | None" = None) -> "tuple[str, list[str] | None] | None":
+        """Where a module is: its file ("" for none, or one that nobody knows) and, of a package, its folders."""
         if path is None and name in self.provided and not self.beside(name):
-            return ""
+            return "", None
         try:
             spec = PathFinder.find_spec(name, self.path if path is None else path)
         except (ImportError, OSError, ValueError):
             self.loose = True
-            return ""
+            return "", None
         if spec is None:
             return None
-        return spec.origin or ""
+        folders = spec.submodule_search_locations
+        origin = "" if spec.origin in (None, "namespace") else str(spec.origin)
+        return origin, None if folders is None else [str(folder) for folder in folders]
+
+    def resolve(self, parts: "list[str]") -> "Found":
+        """A dotted name, as far as it is found; below what is not the user's own nobody looks further."""
+        found = Found([])
+        folders: list[str] | None = None
+        for part in parts:
+            one = self.find(part, folders)
+            if one is None:
+                return found
+            origin, folders = one
+            own = self.is_local(origin) or (not origin and self.own_folders(folders))
+            found = Found([*found.parts, part], origin, folders, own)
+            if not own:
+                found.parts = list(parts)
+                return found
+            if folders is None:
+                return found
+        return found
+
+    def own_folders(self, folders: "list[str] | None") -> bool:
+        """Whether a namespace package lies among the user's own files, all of it."""
+        return bool(folders) and all(self.is_local(folder + "/x.py") for folder in folders or ())
 
     def beside(self, name: str) -> bool:
         return any(os.path.exists(os.path.join(folder, name + ".py")) for folder in self.local)
@@ -144,19 +183,13 @@ class World:
         )
 
 
-def imports(tree: ast.Module, main: bool) -> "Iterator[tuple[int, str, int, list[str]]]":
-    """The imports that are run whenever the file is: (level, module, line)."""
-    for node in tree.body:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield 0, alias.name, node.lineno, []
-        elif isinstance(node, ast.ImportFrom):
-            if node.module == "__future__":
-                continue
-            if node.module:
-                yield node.level, node.module, node.lineno, [alias.name for alias in node.names]
-        elif isinstance(node, (ast.Try, ast.While)) or (isinstance(node, ast.If) and not main):
-            continue
+def imports(body: "list[ast.stmt]", main: bool) -> "Iterator[ast.Import | ast.ImportFrom]":
+    """The imports that are run whenever the file is."""
+    for node in body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield node
+        elif isinstance(node, ast.If) and main and ast.dump(node.test) in RUN_AS_PROGRAM:
+            yield from imports(node.body, main)
         elif isinstance(node, ast.Raise):
             return
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
@@ -165,51 +198,169 @@ def imports(tree: ast.Module, main: bool) -> "Iterator[tuple[int, str, int, list
                 return
 
 
-def check(asked: "dict[str, Any]") -> "dict[str, Any]":
+RUN_AS_PROGRAM = [
+    ast.dump(node.value)
+    for node in ast.parse("__name__ == '__main__'\n'__main__' == __name__").body
+    if isinstance(node, ast.Expr)
+]
+
+
+class Look:
     """All files from the first one on."""
-    world = World(asked)
-    syntax: list[list[Any]] = []
-    missing: list[list[Any]] = []
-    waiting = [(str(asked["file"]), True)]
-    seen: set[str] = set()
-    while waiting and len(seen) < asked["most"]:
-        path, main = waiting.pop(0)
-        if os.path.realpath(path) in seen:
-            continue
-        seen.add(os.path.realpath(path))
+
+    def __init__(self, world: World, most: int) -> None:
+        self.world = world
+        self.most = most
+        self.syntax: list[list[Any]] = []
+        self.missing: list[list[Any]] = []
+        self.relative: list[list[Any]] = []
+        self.names: list[list[Any]] = []
+        self.waiting: list[tuple[str, list[str], bool]] = []
+        self.seen: set[str] = set()
+        self.trees: dict[str, ast.Module | None] = {}
+        self.bound: dict[str, set[str] | None] = {}
+
+    def run(self) -> None:
+        """Each file: does it compile, and what it imports."""
+        while self.waiting and len(self.seen) < self.most:
+            path, package, main = self.waiting.pop(0)
+            if os.path.realpath(path) in self.seen:
+                continue
+            self.seen.add(os.path.realpath(path))
+            tree = self.tree(path)
+            if tree is None:
+                continue
+            for node in imports(tree.body, main):
+                if isinstance(node, ast.Import):
+                    for alias in node.names:
+                        self.module(path, node.lineno, alias.name.split("."))
+                elif node.module != "__future__":
+                    self.from_module(path, node, package, main)
+
+    def tree(self, path: str) -> "ast.Module | None":
+        """A file, parsed; None where it cannot be read or is wrong, which is noted."""
+        if path in self.trees:
+            return self.trees[path]
+        self.trees[path] = None
+        self.bound[path] = None
         data = read(path)
         if data is None:
-            continue
+            return None
         if LOOSE.search(data):
-            world.loose = True
+            self.world.loose = True
         try:
             tree = ast.parse(data, path)
             compile(tree, path, "exec", 0, True)
         except SyntaxError as error:
-            syntax.append([path, error.lineno or 0, "%s: %s" % (type(error).__name__, error.msg)])
-            continue
+            self.syntax.append([path, error.lineno or 0, "%s: %s" % (type(error).__name__, error.msg)])
+            return None
         except (ValueError, RecursionError, MemoryError, OverflowError):
-            continue
-        package = os.path.dirname(path)
-        for level, module, line, names in imports(tree, main):
-            first, _, rest = module.partition(".")
-            if level > 1 or (level and main):
+            return None
+        self.trees[path] = tree
+        if not ANY_NAME.search(data) and not LOOSE.search(data):
+            self.bound[path] = names_of(tree, os.path.basename(path) == "__init__.py")
+        return tree
+
+    def add(self, found: Found) -> None:
+        """A module of the user's own is looked at too."""
+        if found.own and found.origin.endswith(".py"):
+            package = found.parts if found.folders is not None else found.parts[:-1]
+            self.waiting.append((found.origin, package, False))
+
+    def module(self, path: str, line: int, parts: "list[str]") -> "Found | None":
+        """`import a.b`: all of it there, each package looked at; None where it is not."""
+        for number in range(1, len(parts) + 1):
+            found = self.world.resolve(parts[:number])
+            if len(found.parts) < number:
+                self.missing.append([path, line, ".".join(parts[:number])])
+                return None
+            self.add(found)
+        return found
+
+    def from_module(self, path: str, node: ast.ImportFrom, package: "list[str]", main: bool) -> None:
+        parts = node.module.split(".") if node.module else []
+        if node.level:
+            if main and not package:
+                if b"__package__" not in (read(path) or b"__package__"):
+                    self.relative.append([path, node.lineno, "." * node.level + (node.module or "")])
+                return
+            if node.level > len(package):
+                self.relative.append([path, node.lineno, "." * node.level + (node.module or "")])
+                return
+            parts = package[: len(package) - node.level + 1] + parts
+        found = self.module(path, node.lineno, parts)
+        if found is None or not found.own:
+            return
+        for alias in node.names:
+            name = alias.name
+            if found.folders is not None and self.world.find(name, found.folders) is not None:
+                self.add(self.world.resolve([*parts, name]))
+            elif name == "*" or name.startswith("__"):
                 continue
-            origin = world.find(first, [package]) if level else world.find(first)
-            if origin is None:
-                missing.append([path, line, ("." if level else "") + first])
-            elif origin and (level or world.is_local(origin)):
-                waiting.append((origin, False))
-                inside = [rest.partition(".")[0]] if rest else names
-                for name in inside if origin.endswith("/__init__.py") else ():
-                    inner = world.find(name, [os.path.dirname(origin)])
-                    if inner and inner.endswith(".py"):
-                        waiting.append((inner, False))
+            elif not found.origin:  # a folder has nothing but its modules
+                self.missing.append([path, node.lineno, ".".join([*parts, name])])
+            elif not self.has(found, name):
+                self.names.append([path, node.lineno, "%s from %s" % (name, ".".join(parts))])
+
+    def has(self, found: Found, name: str) -> bool:
+        """Whether a module of the user's own may have a name."""
+        if not found.origin.endswith(".py"):
+            return True
+        self.tree(found.origin)
+        bound = self.bound[found.origin]
+        return bound is None or name in bound or "__getattr__" in bound
+
+
+def names_of(tree: ast.Module, package: bool) -> "set[str]":
+    """Every name that is bound anywhere in a file: more than the module has, never less."""
+    found: set[str] = set()
+    asks = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and package and node.level == 1 and not node.module:
+            asks.update(node.names)  # a package that imports from itself gets no name by that
+        elif isinstance(node, ast.alias) and node in asks and not node.asname:
+            continue
+        elif isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, ast.alias):
+            found.add((node.asname or node.name).partition(".")[0])
+        elif isinstance(node, ast.Global):
+            found.update(node.names)
+        else:
+            found.update(
+                getattr(node, key) for key in ("name", "rest") if isinstance(getattr(node, key, None), str)
+            )
+    return found
+
+
+def check(asked: "dict[str, Any]") -> "dict[str, Any]":
+    """What is run, and all that it imports of the user's own."""
+    world = World(asked)
+    look = Look(world, asked["most"])
+    path = asked["file"]
+    if path:
+        look.waiting.append((path, [], True))
+    else:
+        parts = asked["module"].split(".")
+        found = look.module("", 0, parts)
+        if found is not None and found.own and found.folders is not None:
+            found = look.module("", 0, [*parts, "__main__"])
+        if found is not None and found.own:
+            path = found.origin
+            package = found.parts[:-1]
+            look.waiting.append((path, package, True))
+            look.waiting.reverse()
+    look.run()
     return {
         "version": list(sys.version_info[:3]),
         "prefix": world.prefix,
-        "syntax": syntax,
-        "missing": missing,
+        "file": path,
+        "syntax": look.syntax,
+        "missing": look.missing,
+        "relative": look.relative,
+        "names": look.names,
         "loose": world.loose,
     }
 

@@ -18,6 +18,7 @@ from gsub.preflight.command import Command
 from gsub.preflight.commands import commands
 from gsub.preflight.environments import conda_prefix
 from gsub.preflight.launch import Program, program
+from gsub.preflight.modules import module_path
 from gsub.preflight.places import certain, level, shown
 from gsub.preflight.shell import interpreter
 from gsub.preflight.values import MOST, Finding, Level, Submission
@@ -48,11 +49,12 @@ def python(submission: Submission) -> Iterator[Finding]:
             yield from _environment(submission, command)
         if found is None or found.kind != "python":
             continue
-        path = command.path(found.file)
-        if path is None or not path.endswith(".py") or len(seen) >= _MOST_PROGRAMS:
+        path = command.path(found.file) if found.file else module_path(command.folder, found.module)
+        if command.folder is None or len(seen) >= _MOST_PROGRAMS or not (path or "x.py").endswith(".py"):
             continue
+        path = path or os.path.join(command.folder, found.module)
         where = _interpreter(submission, command, found)
-        if (path, where or "") not in seen:
+        if (path, where or "") not in seen and (where or os.path.isfile(path)):
             seen.add((path, where or ""))
             yield from _file(submission, command, found, path, where)
 
@@ -94,10 +96,11 @@ def _is_program(path: str) -> bool:
 
 
 def _ask(
-    where: str, path: str, paths: str | None, submission: Submission, folder: str
+    where: str, what: Mapping[str, str], paths: str | None, submission: Submission, folder: str
 ) -> Mapping[str, Any] | None:
+    """What a Python says of a program, asked in the folder that it is started in."""
     asked = {
-        "file": path,
+        **what,
         "paths": [one for one in (paths or "").split(":") if one],
         "home": submission.home,
         "most": _MOST_FILES,
@@ -123,15 +126,19 @@ def _ask(
 def _file(
     submission: Submission, command: Command, found: Program, path: str, where: str | None
 ) -> Iterator[Finding]:
-    try:
-        read_file(path, 1)
-    except OSError:
-        return  # `paths` tells of it
+    if not found.module:
+        try:
+            read_file(path, 1)
+        except OSError:
+            return  # `paths` tells of it
     folder = command.folder or "/"
-    answer = _ask(where, path, command.python.paths, submission, folder) if where else None
+    asked = {"file": "" if found.module else path, "module": found.module}
+    answer = _ask(where, asked, command.python.paths, submission, folder) if where else None
     own = answer is not None
     if answer is None:
-        answer = _ask(sys.executable, path, None, submission, folder)
+        if found.module and not os.path.isfile(path):
+            return
+        answer = _ask(sys.executable, asked, None, submission, folder)
         if answer is None:
             return
     sure = level(submission, command, path)
@@ -151,21 +158,42 @@ def _file(
             "mend this line or the one before it",
             shown(file, submission),
         )
-    if (
-        broken
-        or not own
-        or answer.get("loose")
-        or command.python.paths is None
-        or found.variables.get("PYTHONPATH")
-    ):
+    for file, line, what in _rows(answer, "relative"):
+        how = f"the import of {what} leads out of its package"
+        if file == path and not found.module:
+            how = f"the import of {what} is relative, and the file is run by itself, as no part of a package"
+        yield submission.finding(
+            sure, line, how, "run it with python -m PACKAGE.MODULE", shown(file, submission)
+        )
+    if broken or not own:
         return
-    prefix = str(answer.get("prefix", ""))
-    shared = certain(prefix, submission)
+    loose = answer.get("loose") or command.python.paths is None or found.variables.get("PYTHONPATH")
+    if not loose:
+        yield from _imports(submission, command, answer, sure, where)
+
+
+def _imports(
+    submission: Submission,
+    command: Command,
+    answer: Mapping[str, Any],
+    sure: Level,
+    where: str | None,
+) -> Iterator[Finding]:
+    """What cannot be imported: modules that are not there, names that modules of the user's own do not have."""
+    shared = certain(str(answer.get("prefix", "")), submission)
     for file, line, name in _rows(answer, "missing"):
-        what = f"no module {name.lstrip('.')} in the Python that runs it ({_told(where, submission)})"
+        what = f"no module {name} in the Python that runs it ({_told(where, submission)})"
         ahead = command.line - submission.shift
         helps = f"install it there, or activate the environment that has it ahead of line {ahead}"
+        if not file:  # the one that `python -m` names
+            yield submission.finding(sure if shared else "warning", command.line, what, helps)
+            continue
         yield submission.finding(sure if shared else "warning", line, what, helps, shown(file, submission))
+    for file, line, what in _rows(answer, "names"):
+        how = f"cannot import {what}, which does not have it"
+        yield submission.finding(
+            sure, line, how, "check the name and where it is defined", shown(file, submission)
+        )
 
 
 def _told(where: str | None, submission: Submission) -> str:
