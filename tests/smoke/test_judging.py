@@ -28,7 +28,6 @@ FAILED = (
     ("missing_input", raised("FileNotFoundError: [Errno 2] No such file or directory: 'data/train.csv'")),
     ("missing_input", "python: can't open file '/home/ada/trian.py': [Errno 2] No such file or directory\n"),
     ("environment_error", "/tmp/x/slurm_script: line 4: conda: command not found\n"),
-    ("environment_error", "/tmp/gsub-smoke-ldw_8zw5/spool/slurm_script: line 9: convert-shards: command not found\n"),
     ("bad_arguments", "usage: train.py [-h] [--nodes N] [--lr LR]\ntrain.py: error: unrecognized arguments: --lrr 3\n"),
     ("bad_arguments", "train.py: error: argument --amp: invalid choice: 'bf8' (choose from 'fp16', 'bf16')\n"),
     ("permission_error", raised("PermissionError: [Errno 13] Permission denied: '/data/private/cohort.parquet'")),
@@ -39,6 +38,7 @@ FAILED = (
                               "loader = DataLoader(data, num_workers=8)")),
     ("corrupt_input", raised("PIL.UnidentifiedImageError: cannot identify image file '/data/a.png'")),
     ("corrupt_input", raised("_pickle.UnpicklingError: invalid load key, '\\x00'.")),
+    ("environment_error", "/tmp/gsub-smoke-ldw_8zw5/spool/slurm_script: line 9: convert-shards: command not found\n"),
 )  # fmt: skip
 """Surely the user's, and the same on any number of GPUs."""
 
