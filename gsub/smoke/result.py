@@ -47,6 +47,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kept: `overlay`: what it wrote below its folder went beside, and is gone; `none`: it wrote where it always writes.
     kept_why: why there was no overlay; empty with one.
     held: the real job was held. key: of the memory of passes. points: (CPUs, steps a second) that were measured.
+    said: what was found by measuring, in sentences.
     """
 
     v: int = VERSION
@@ -72,6 +73,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     held: bool = False
     key: str = ""
     points: tuple[tuple[float, float], ...] = ()
+    said: tuple[str, ...] = ()
 
 
 def result_file(state: str | Path, smoke: int) -> Path:
@@ -142,6 +144,7 @@ def lines(result: Result) -> list[str]:
         if result.steps_per_second:
             spent += f", {result.steps_per_second:.3g} steps/s"
         told.append(spent)
+    told += [f"  {one_line(sentence)}" for sentence in result.said]
     return told + _files(result)
 
 

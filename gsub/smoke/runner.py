@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from gsub.smoke.measuring import Measuring
 from gsub.smoke.plan import Plan, PlanError, decoded
 from gsub.smoke.result import CHANGED, Line, Result, lines, write
 
@@ -75,7 +76,7 @@ class Run:
     kept_why: str = ""
     before: Seen | None = None
     named: list[str] = field(default_factory=list)
-    driver: Any = None
+    measuring: Measuring | None = None
 
     def asked_to_stop(self, number: int, frame: object) -> None:
         """A handler of signals."""
@@ -152,6 +153,8 @@ def _tried(job: Run, slurm: Slurm) -> Result:
         if poller is not None:
             poller.stop()
         seconds = watched.seconds
+        if job.measuring is not None:
+            job.measuring.close()
         watched.end(_PATIENCE if not job.stop and (poller is None or not poller.left) else _HURRY)
     result = _told(job, watched, ended)
     held, dependants = _hold(plan, job.smoke, slurm) if result.outcome == "failed" else (False, ())
@@ -159,9 +162,14 @@ def _tried(job: Run, slurm: Slurm) -> Result:
         result = msgspec.structs.replace(result, sentence=f"{result.sentence} (nothing was there to be held)")
     gpu_seconds = (time.monotonic() - started) * plan.gpus
     _keep_output(plan, job.smoke, watched)
-    return msgspec.structs.replace(
+    result = msgspec.structs.replace(
         result, seconds=seconds, gpu_seconds=gpu_seconds, held=held, dependants=dependants
     )
+    if job.measuring is None or result.outcome == "left" or job.stop:
+        return result
+    delivered = job.measuring.deliver(result, job.environ)
+    said = (*(job.measuring.said if plan.learn else ()), *([delivered] if delivered else []))
+    return msgspec.structs.replace(result, said=said[-40:])
 
 
 # -- before -----------------------------------------------------------------------------------------------------------
@@ -177,6 +185,7 @@ def environment(
         "GSUB_SMOKE": "1",
         "GSUB_SMOKE_DIR": str(folder / "dir"),
         "GSUB_STEPS": str(folder / "steps"),
+        "PYTHONUNBUFFERED": "1",  # steps are read from the output as they come
         "WANDB_DIR": str(folder / "dir"),
     }
     if len(str(folder / "tmp")) <= _SHORT:
@@ -300,16 +309,15 @@ def _start(job: Run, script: Path) -> Watched:
     plan = job.plan
     environ = environment(job.environ, job.folder, plan.array, plan.name)
     argv = [*shebang(plan.script), str(script), *plan.args]
-    output = job.folder / "output"
     if job.overlay is not None:
         try:
             before = job.overlay.enter(plan.cwd)
-            return Watched(argv, cwd=plan.cwd, environ=environ, output=output, before=before)
+            return Watched(argv, cwd=plan.cwd, environ=environ, before=before)
         except (OSError, subprocess.SubprocessError):
             job.overlay.remove()
             job.overlay = None
             job.kept_why = "no overlay could be laid when it began"
-    return Watched(argv, cwd=plan.cwd, environ=environ, output=output)
+    return Watched(argv, cwd=plan.cwd, environ=environ)
 
 
 # -- while it runs ----------------------------------------------------------------------------------------------------
@@ -317,7 +325,7 @@ def _start(job: Run, script: Path) -> Watched:
 
 def _watch(job: Run, watched: Watched, left: Callable[[], str]) -> Ended:
     """Wait for the first of: its end, its time, the real job, a signal, room used up."""
-    job.driver = _driver(job, watched)
+    measuring = job.measuring = Measuring(job.plan, watched, job.folder / "steps", job.environ)
     look = 0.0
     while True:
         code = watched.code
@@ -336,14 +344,10 @@ def _watch(job: Run, watched: Watched, left: Callable[[], str]) -> Ended:
             look = seconds + (_LOOK if seconds > 10 * _LOOK else _LOOK / 5)
             if job.overlay is not None and job.overlay.too_much:
                 return Ended("room")
-        if job.driver is not None:
-            job.driver.turn(time.monotonic())
+        measuring.turn()
+        if job.plan.learn and measuring.done:
+            return Ended("learnt")
         time.sleep(min(_TURN, max(0.0, job.plan.seconds - seconds)))
-
-
-def _driver(job: Run, watched: Watched) -> Any:  # noqa: ANN401 - of a part that may not be there
-    """What measures steps, and with `learn` the curve over CPUs."""
-    return None
 
 
 # -- after ------------------------------------------------------------------------------------------------------------
@@ -353,12 +357,12 @@ def _told(job: Run, watched: Watched, ended: Ended) -> Result:
     """The result but for what it cost and what was held."""
     result = _judged(job, watched, ended)
     names, more, note = _changed(job, watched)
-    rate = float(getattr(job.driver, "rate", 0.0) or 0.0)
     return msgspec.structs.replace(
         result,
         exit_code=ended.code,
         peak_memory=watched.peak,
-        steps_per_second=rate,
+        steps_per_second=job.measuring.rate if job.measuring else 0.0,
+        points=job.measuring.points if job.measuring else (),
         changed=names,
         changed_more=more,
         changed_note=note,
@@ -380,10 +384,11 @@ def _judged(job: Run, watched: Watched, ended: Ended) -> Result:
     sentence = {
         "signal": "the smoke job itself was ended (cancelled, preempted, or out of time)",
         "room": "it wrote more than can be kept apart here",
+        "learnt": f"it ran for {duration(watched.seconds)} and was measured",
         "time": f"it ran for {duration(watched.seconds)} and was alive",
         "exit": f"it ended well after {duration(watched.seconds)}",
     }
-    if ended.how == "time" or (ended.how == "exit" and ended.code == 0):
+    if ended.how in ("time", "learnt") or (ended.how == "exit" and ended.code == 0):
         return msgspec.structs.replace(base, outcome="passed", sentence=sentence[ended.how])
     if ended.how != "exit":
         return msgspec.structs.replace(base, sentence=sentence[ended.how])

@@ -26,7 +26,7 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 HEAD: Final = 1 << 20
 TAIL: Final = 4 << 20
 """Bytes of the output that are kept of each end."""
-_MOST_FILE: Final = 64 << 20  # bytes of output that are written to the file while it grows
+_MOST_HEARD: Final = 4 << 20  # bytes of output that wait to be looked through for steps
 _MOST_PROCESSES: Final = 4096
 _MOST_LOOKED_AT: Final = 512  # processes whose open files are looked at in a turn
 _MOST_OPEN: Final = 4096  # files that are remembered as open for writing
@@ -35,18 +35,18 @@ _FLAGS: Final = re.compile(r"^flags:\s*0?([0-7]+)", re.MULTILINE)
 
 
 class Output:
-    """What comes through a pipe: into a file that others may follow, up to a bound; both ends are kept in memory.
+    """What comes through a pipe, whatever its length: both ends are kept in memory, no disk can fill.
 
     `text` is (head, tail); `left_out` the bytes between that are gone.
     """
 
-    def __init__(self, descriptor: int, path: Path) -> None:
+    def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_APPEND, 0o600)
-        self._written = 0
         self._head = bytearray()
         self._tail: deque[bytes] = deque()
         self._held = 0
+        self._news: deque[tuple[float, bytes]] = deque()
+        self._waiting = 0
         self._lock = threading.Lock()
         self.left_out = 0
         self._thread = threading.Thread(target=self._drain, name="output", daemon=True)
@@ -62,11 +62,9 @@ class Output:
                 break
             with self._lock:
                 self._keep(data)
-            if self._written < _MOST_FILE:
-                with suppress(
-                    OSError
-                ):  # a disk that is full is not the script's fault, and no reason to stop
-                    self._written += os.write(self._file, data)
+                if self._waiting < _MOST_HEARD:
+                    self._news.append((time.monotonic(), data))
+                    self._waiting += len(data)
 
     def _keep(self, data: bytes) -> None:
         room = HEAD - len(self._head)
@@ -86,7 +84,14 @@ class Output:
         self._thread.join(seconds)
         if not self._thread.is_alive():
             os.close(self._descriptor)
-            os.close(self._file)
+
+    def heard(self) -> list[tuple[float, bytes]]:
+        """What came since the last call, with the monotonic clock's time; of very much only the first."""
+        with self._lock:
+            found = list(self._news)
+            self._news.clear()
+            self._waiting = 0
+        return found
 
     @property
     def text(self) -> tuple[bytes, bytes]:
@@ -101,7 +106,6 @@ class Watched:
     Parameters
     ----------
     argv, cwd, environ: what is run, where, with what.
-    output: the file that its output goes to.
     before: called in the child before the program is run (mounts).
     Raises OSError where it cannot be started.
     """
@@ -112,7 +116,6 @@ class Watched:
         *,
         cwd: str,
         environ: Mapping[str, str],
-        output: Path,
         before: Callable[[], None] | None = None,
     ) -> None:
         _become_reaper()
@@ -133,7 +136,7 @@ class Watched:
             raise
         finally:
             os.close(write)
-        self.output = Output(read, output)
+        self.output = Output(read)
         self.started = time.monotonic()
         self.peak = 0
         self.opened: dict[str, None] = {}
