@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Final, TypedDict, TypeVar, get_args
+from typing import TYPE_CHECKING, Final, TypeVar, get_args
 
 from gsub.again_view import of_this_job
 from gsub.client import connect, job_id, telling
@@ -15,7 +15,8 @@ from gsub.errors import UserError
 from gsub.service import NoRecordError, Records, records
 from gsub.term import is_terminal
 from gsub.waiting import Wait, waiting
-from gsub.why_view import Known, Task, facts, lines
+from gsub.why_tasks import tasks_of
+from gsub.why_view import Known, facts, lines
 from profiler.answers import JobSummary, Verdict, VerdictAnswer
 from profiler.receipt import ENDED
 from profiler.wording import span
@@ -32,8 +33,6 @@ __all__ = ["known_of", "why_job"]
 
 _T = TypeVar("_T")
 
-_TASKS: Final = 24
-"""Failed tasks of an array that are looked at; --json tells how many there are more."""
 _QUEUE: Final = frozenset({"Priority", "Resources"})
 """Reasons for which the rest of the queue, and what is free, are worth the asking."""
 _SOON: Final = 60.0
@@ -104,7 +103,7 @@ def known_of(job: str, client: SlurmClient, now: datetime) -> Known:
         earlier=earlier,
         again=of_this_job(followed.resubmissions, summary) if followed is not None else (),
         troubles=tuple(dict.fromkeys(troubles)),
-        **_tasks(job, told, client, service),
+        tasks=tasks_of(job, told, client, service),
     )
 
 
@@ -236,38 +235,6 @@ def _wait(live: Job, client: SlurmClient, now: datetime) -> Wait | None:
         with suppress(SlurmError):  # the reason stands without them
             queue, nodes = client.jobs(), client.nodes()
     return waiting(live, now, queue, nodes)  # type: ignore[arg-type]
-
-
-class _Tasks(TypedDict):
-    tasks: tuple[Task, ...]
-    more: int
-
-
-def _tasks(job: str, told: Job | AccountingRecord | None, client: SlurmClient, service: _Service) -> _Tasks:
-    """The failed tasks of an array that is asked about as a whole: members of `Known`."""
-    from slurm_plugins.client.errors import SlurmError
-
-    if not job.isdecimal() or told is None or told.array_job_id is None:
-        return _Tasks(tasks=(), more=0)
-    rows: dict[str, Job | AccountingRecord] = {}
-    # slurmctld forgets the tasks that ended first while others still run
-    with suppress(SlurmError):
-        rows.update({one.shown_id: one for one in client.accounting(ids=[job], duplicates=False)})
-    with suppress(SlurmError):
-        rows.update({one.shown_id: one for one in client.jobs(ids=[job])})
-    failed = [
-        one
-        for one in rows.values()
-        if one.array_task_id is not None and one.state.ended and one.state.value != "COMPLETED"
-    ]
-    failed.sort(key=lambda one: one.array_task_id or 0)
-    tasks = [Task(one.shown_id, one.state.value, _finding(service, one.shown_id)) for one in failed[:_TASKS]]
-    return _Tasks(tasks=tuple(tasks), more=len(failed) - len(tasks))
-
-
-def _finding(service: _Service, shown: str) -> Finding | None:
-    answer = service.asked(lambda records: records.verdict(shown))
-    return answer.verdict.finding if answer is not None and answer.verdict is not None else None
 
 
 # --- judged here, by its logs as far as this user may read them -----------------------------------------------------

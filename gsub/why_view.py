@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from gsub import why_tasks
 from gsub.again_view import rows
 from gsub.render import count
 from gsub.term import one_line
 from gsub.waiting import Wait
 from gsub.why_log import first_to_fail, saved, sentence, where
+from gsub.why_tasks import NO_TASKS, Tasks
 from profiler.answers import DecisionAnswer, JobSummary, Similar, Usage, Verdict, VerdictAnswer
 from profiler.receipt import ENDED, headline, receipt
 from profiler.wording import shown_id, span
@@ -23,12 +25,11 @@ if TYPE_CHECKING:
     from profiler.findings import Finding
     from profiler.resubmissions import Resubmission
 
-__all__ = ["Known", "Task", "facts", "lines"]
+__all__ = ["Known", "facts", "lines"]
 
 _MARGIN: Final = "  "
 _LINES: Final = 4
 """Lines of evidence that are shown; --json has them all."""
-_TASKS: Final = 12
 _SOURCE: Final = {
     "root": "told by Slurm, the kernel or the GPU driver",
     "user": "told by its own logs",
@@ -37,22 +38,12 @@ _KEPT: Final = {"enforce": "gsub set", "advise": "gsub advised", "observe": "gsu
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """One task of an array that failed: its id, and why (None: not known)."""
-
-    shown: str
-    state: str
-    finding: Finding | None
-
-
-@dataclass(frozen=True, slots=True)
 class Known:
     """What could be found out about a job. `own`: what its logs say to this user here; `read` are those logs.
 
     `verdict` is the service's; `unsettled`: it has only just ended, and the reason may still become another one.
     `earlier` is of the attempt before, if the job was requeued since, and `again` what followed each of its failed
-    attempts. `troubles` says what could not be asked. `tasks` are the failed ones of an array, `more` how many of them
-    were not looked at.
+    attempts. `troubles` says what could not be asked. `tasks` are those of an array that was asked about as a whole.
     """
 
     job: JobSummary
@@ -68,8 +59,7 @@ class Known:
     earlier: VerdictAnswer | None = None
     again: tuple[Resubmission, ...] = ()
     troubles: tuple[str, ...] = ()
-    tasks: tuple[Task, ...] = ()
-    more: int = 0
+    tasks: Tasks = NO_TASKS
 
     @property
     def finding(self) -> Finding | None:
@@ -96,10 +86,9 @@ def lines(known: Known) -> Iterator[str]:
             yield from _labelled("try", known.wait.advice)
     yield from _why(known)
     yield from _earlier(known.earlier)
-    for label, text in rows(known.again):
+    # Of an array the job that is spoken of is one task of many
+    for label, text in why_tasks.rows(known.tasks) if known.tasks.states else rows(known.again):
         yield from _labelled(label, text)
-    if known.tasks:
-        yield from _array(known)
     yield from _decided(known.decision)
     if known.usage is not None and known.usage.nodes:
         for row in receipt(known.usage)[1:4]:
@@ -186,28 +175,6 @@ def _before(known: Known) -> Iterator[str]:
     yield from _labelled("before", text)
 
 
-def _array(known: Known) -> Iterator[str]:
-    by_reason: dict[str, list[Task]] = {}
-    for task in known.tasks:
-        reason = task.finding.reason if task.finding is not None else f"not known ({task.state})"
-        by_reason.setdefault(reason, []).append(task)
-    for reason, tasks in sorted(by_reason.items(), key=lambda item: -len(item[1])):
-        names = ", ".join(one.shown for one in tasks[:_TASKS])
-        rest = f" and {len(tasks) - _TASKS} more" if len(tasks) > _TASKS else ""
-        yield from _labelled("failed", f"{len(tasks)} x {reason}: {names}{rest}")
-        first = next((one.finding for one in tasks if one.finding and one.finding.evidence), None)
-        if first is not None:
-            yield from _labelled("", f"{where(first.evidence[0])}{first.evidence[0].text}")
-    if known.more:
-        yield from _labelled(
-            "", f"{known.more} more failed tasks were not looked at: gsub why {_task_hint(known)}"
-        )
-
-
-def _task_hint(known: Known) -> str:
-    return f"{known.job.array_job_id or known.job.job_id}_TASK"
-
-
 def _decided(answer: DecisionAnswer | None) -> Iterator[str]:
     record = None if answer is None else answer.decision
     if not isinstance(record, dict):
@@ -274,10 +241,7 @@ def facts(known: Known) -> dict[str, Any]:
         "resubmissions": [_plain(one) for one in known.again],
         "decision": known.decision.decision if known.decision is not None else None,
         "usage": _plain(known.usage),
-        "tasks": [
-            {"id": task.shown, "state": task.state, "finding": _plain(task.finding)} for task in known.tasks
-        ],
-        "tasks_not_looked_at": known.more,
+        **dict(why_tasks.facts(known.tasks, _plain)),
         "not_known": list(known.troubles),
     }
 

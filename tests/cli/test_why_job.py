@@ -81,6 +81,7 @@ class FakeService:
     error: UserError | None = None
     asked: int = 0
     followed: tuple[Resubmission, ...] = ()
+    followed_by: dict[str, tuple[Resubmission, ...]] = field(default_factory=dict)
 
     def verdict(self, job: str, restarts: int | None = None) -> VerdictAnswer:
         self.asked += 1
@@ -95,7 +96,7 @@ class FakeService:
 
     def resubmissions(self, job: str) -> Resubmissions:
         self.verdict(job)
-        return Resubmissions(self.followed)
+        return Resubmissions(self.followed_by.get(job, self.followed))
 
     def usage(self, job: str, restarts: int) -> Usage:
         return Usage(self.verdict(job, restarts).job, ())
@@ -314,6 +315,56 @@ def test_the_failed_tasks_of_an_array_by_reason(ask) -> None:
     page = "\n".join(ask(FakeSlurm(tasks), FakeService(known), "40"))
     assert "2 x import_error: 40_2, 40_4" in page
     assert "1 x no_space: 40_0" in page and "1 x not known (FAILED): 40_6" in page
+
+
+def test_what_followed_is_told_of_all_tasks_of_an_array(ask) -> None:
+    def task(number: int, state: JobState, **more: object) -> Job:
+        return a_job(state, id=40 + number, array_job_id=40, array_task_id=number, **more)
+
+    tasks = [task(n, JobState.FAILED) for n in (1, 2, 3)]
+    tasks += [task(n, JobState.RUNNING, restarts=1, end=None) for n in (4, 5)]
+    tasks += [task(6, JobState.COMPLETED), task(7, JobState.COMPLETED, restarts=1)]
+    tasks += [a_job(JobState.PENDING, id=40, array_job_id=40, array_tasks="8-19%2", start=None, end=None)]
+    known = {f"40_{n}": answer(job=40 + n) for n in (1, 2, 3)}
+    known |= {f"40_{n}": answer(None, job=40 + n, state="RUNNING", restarts=1, ended=None) for n in (4, 5)}
+    known["40_7"] = answer(None, job=47, state="COMPLETED", restarts=1)
+
+    def row(number: int, state: str, why: str, **more: Any) -> Resubmission:
+        return Resubmission("lab", 40 + number, 0, more.pop("reason"), "once", state, 0.0, why, **more)  # type: ignore[arg-type]
+
+    stays = {"reason": "import_error", "stop": "never", "command": "gsub fix 40_1"}
+    lost = {"reason": "node_failure"}
+    followed: dict[str, tuple[Resubmission, ...]]
+    followed = {f"40_{n}": (row(n, "stopped", "It would end the same way.", **stays),) for n in (1, 2, 3)}
+    followed |= {f"40_{n}": (row(n, "done", "It is tried again away from n4.", **lost),) for n in (4, 5, 7)}
+    service = FakeService(known, followed_by=followed)
+    page = ask(FakeSlurm(tasks), service, "40")
+    assert "  tasks      19: 12 PENDING, 3 FAILED, 2 RUNNING, 2 COMPLETED" in page
+    text = "\n".join(page)
+    assert "failed     3 x import_error: 40_1, 40_2, 40_3" in text
+    assert "not tried again: all. 40_1: It would end the same way. Type: gsub fix 40_1" in text
+    assert "failed     3 x node_failure: 40_4, 40_5, 40_7" in text
+    assert "tried again (now 2 RUNNING, 1 COMPLETED): all. 40_4: It is tried again away from n4." in text
+    assert not any(line.startswith("  again") for line in page), "that is one task's"
+    told = facts(known_of("40", FakeSlurm(tasks), NOW))  # type: ignore[arg-type]
+    assert told["task_states"] == {"PENDING": 12, "FAILED": 3, "RUNNING": 2, "COMPLETED": 2}
+    assert [len(one["resubmissions"]) for one in told["tasks"]] == [1] * 6
+    assert "attempt 1: " in "\n".join(ask(FakeSlurm(tasks[:1]), service, "40_1"))
+
+
+def test_of_a_thousand_tasks_some_of_each_way_to_end_are_looked_at(ask) -> None:
+    tasks = [
+        a_job(
+            JobState.TIMEOUT if n == 999 else JobState.FAILED,
+            id=2000 + n, array_job_id=2000, array_task_id=n, exit=ExitStatus(1 + n % 2, 0),
+        )
+        for n in range(1000)
+    ]  # fmt: skip
+    service = FakeService({f"2000_{n}": answer(job=2000 + n) for n in range(999)})
+    page = "\n".join(ask(FakeSlurm(tasks), service, "2000"))
+    assert "1 x not known (TIMEOUT): 2000_999" in page and "23 x import_error: 2000_0, 2000_1" in page
+    assert "976 more that failed were not looked at (976 FAILED): gsub why ARRAY_TASK" in page
+    assert service.asked < 80
 
 
 def test_tasks_that_slurmctld_has_forgotten_count(ask) -> None:
