@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.lever import EMULATED, AffinityLever, EmulatedLever, choose, cores, fold, pick
+from profiler.lever import EMULATED, AffinityLever, EmulatedLever, Lever, choose, cores, fold, pick
 from profiler.process_tree import MARK, ProcessTree
 
 CPUS = sorted(os.sched_getaffinity(0))
@@ -41,10 +41,10 @@ for line in sys.stdin:
         children.append(type("Orphan", (), {"pid": int(subprocess.run(words, stdout=-1).stdout)}))
     threads = [int(one) for one in os.listdir("/proc/self/task")]
     print(json.dumps({
-        "main": sorted(os.sched_getaffinity(0)),
+        "main": [sorted(os.sched_getaffinity(0))],
         "threads": [sorted(os.sched_getaffinity(one)) for one in threads],
         "children": [sorted(os.sched_getaffinity(one.pid)) for one in children],
-        "pids": [one.pid for one in children],
+        "pids": [[one.pid for one in children]],
     }), flush=True)
 """
 
@@ -61,9 +61,8 @@ class Run:
         assert self.process.stdout is not None
         self.process.stdin.write(word + "\n")
         self.process.stdin.flush()
-        found = json.loads(self.process.stdout.readline())
-        self.started.update(found.pop("pids"))
-        found["main"] = [found["main"]]
+        found: dict[str, list[list[int]]] = json.loads(self.process.stdout.readline())
+        self.started.update(found.pop("pids")[0])
         return found
 
     def all(self) -> list[list[int]]:
@@ -163,7 +162,7 @@ def test_processes_that_have_gone_are_no_trouble():
 
 @pytest.mark.parametrize("count", [0, -1, 10_000])
 def test_counts_that_cannot_be_given_are_refused(count: int, tmp_path: Path):
-    levers = [AffinityLever(ProcessTree(1), CPUS), EmulatedLever(tmp_path / "cpus", 8)]
+    levers: list[Lever] = [AffinityLever(ProcessTree(1), CPUS), EmulatedLever(tmp_path / "cpus", 8)]
     for lever in levers:
         with pytest.raises(ValueError, match="cannot give"):
             lever.set(count)

@@ -81,10 +81,10 @@ def test_a_forked_process_counts_for_itself(tmp_path: Path):
     print(child)
     """
     with script(tmp_path, code, in_job(GSUB_STEPS=str(folder))) as run:
-        code, out, _ = run.ends()
+        ended, out, _ = run.ends()
     counters = StepCounters(folder)
     counters.look()
-    assert code == 0
+    assert ended == 0
     assert counters.processes == {run.process.pid, int(out)}
     assert sorted(ring.entries[-1].steps for ring in counters._rings.values()) == [1, 1]
 
