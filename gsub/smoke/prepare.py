@@ -69,7 +69,7 @@ def prepare(
             return None
         return _ready(wanted, real, line, text, site=site, environ=environ, folder=folder)
     except NoSmokeError as error:
-        return Ready(wanted.way, asked=True, why=str(error)) if wanted is not None else None
+        return Ready(wanted.way, wanted.asked, why=str(error)) if wanted is not None else None
 
 
 def _ready(
