@@ -28,11 +28,13 @@ class Job:
     name: str
     words: tuple[str, ...]
     options: tuple[str, ...] = ("--gpus=1", "--nodes=1")
+    other: str = ""
+    """Another script than the pipeline's own."""
 
     @property
     def script(self) -> str:
         """The batch script, the same for all jobs of a workload."""
-        return f"#!/bin/bash\nexec python3 {_PROGRAM} {' '.join(self.words)}\n"
+        return self.other or f"#!/bin/bash\nexec python3 {_PROGRAM} {' '.join(self.words)}\n"
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,10 @@ class Rig:
         self.user = cluster.users[0] if cluster.users else None
         self.uid = machine_user(self.user).uid if self.user else cluster.daemon_user("root").uid
         self.share = CPUS_PER_NODE // cluster.spec.gpus
-        self._write(_PROGRAM, Path(emulated_pipeline.__file__).read_text())
+        self.write(_PROGRAM, Path(emulated_pipeline.__file__).read_text())
 
-    def _write(self, name: str, text: str) -> None:
+    def write(self, name: str, text: str) -> None:
+        """A file in the user's folder."""
         self.cluster.run(["sh", "-c", 'cat >"$0"', name], user=self.user, input=text, check=True)
 
     def submit(
@@ -72,7 +75,7 @@ class Rig:
     ) -> str:
         """The id of the job."""
         name = f"{job.name}.sh"
-        self._write(name, job.script)
+        self.write(name, job.script)
         argv = [*command, "--parsable", f"--job-name={job.name}", "--output=%j.out", *job.options, name]
         done = self.cluster.run(argv, user=self.user, env=env)
         if done.returncode:
@@ -91,9 +94,13 @@ class Rig:
                 raise RuntimeError(f"jobs are left after {timeout:.0f} s:\n{said.stdout}{said.stderr}")
             time.sleep(1)
 
+    def output(self, job: str) -> str:
+        """What a job wrote."""
+        return (self.cluster.home(self.user) / f"{job}.out").read_text(errors="replace")
+
     def ran(self, job: str, name: str, submitted: float) -> Ran:
         """What a job that has ended told. Raises RuntimeError where it told nothing."""
-        text = (self.cluster.home(self.user) / f"{job}.out").read_text(errors="replace")
+        text = self.output(job)
         try:
             told = json.loads(text.splitlines()[-1])
         except (IndexError, ValueError):
@@ -102,11 +109,9 @@ class Rig:
             job, name, submitted, told["began"], told["ended"], told["cpus"], told["rate"], told["steps"]
         )
 
-    def run_all(
-        self, jobs: Iterable[Job], env: Mapping[str, str] | None = None, timeout: float = 300
-    ) -> list[Ran]:
-        """Submit all, in order, and wait for them."""
-        begun = [(self.submit(job, env), job.name, time.time()) for job in jobs]
+    def run_all(self, jobs: Iterable[tuple[Job, Mapping[str, str]]], timeout: float = 400) -> list[Ran]:
+        """Submit all, in order, each with its environment, and wait for them."""
+        begun = [(self.submit(job, env), job.name, time.time()) for job, env in jobs]
         self.wait(timeout)
         return [self.ran(*one) for one in begun]
 

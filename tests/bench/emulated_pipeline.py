@@ -70,10 +70,12 @@ class Shape:
 def drawn(seed: int, low: float = KNEES[0], high: float = KNEES[1], step: float = 0.0) -> Shape:
     """A shape by chance, the same for the same seed: a knee from `low` to `high`, whole ones with odd seeds.
 
+    Twice a knee is as likely as the knee: uniform in its logarithm.
+
     `step` is seconds of a step, 0: drawn too.
     """
     draw = random.Random(f"shape {seed}")
-    knee = draw.uniform(low, high)
+    knee = math.exp(draw.uniform(math.log(low), math.log(high)))
     if seed % 2:
         knee = min(max(round(knee), math.ceil(low)), math.floor(high))
     return Shape(
@@ -238,9 +240,9 @@ def main() -> int:
             sys.stderr.flush()
         if (asked.steps and len(ends) >= asked.steps) or (asked.seconds and end >= asked.seconds):
             break
-    # What comes before the middle is the start-up's and the queue's.
-    half = ends[len(ends) // 2 :]
-    rate = (len(half) - 1) / (half[-1] - half[0]) if len(half) > 1 else 0.0
+    # What comes first is the start-up's and the queue's.
+    rest = ends[len(ends) // 3 :]
+    rate = (len(rest) - 1) / (rest[-1] - rest[0]) if len(rest) > 1 else 0.0
     # `cpus` are those at the end.
     told = {
         "began": began,

@@ -95,7 +95,7 @@ def measured(rig: Rig, asked: argparse.Namespace) -> tuple[Way, Way]:
     jobs += [light[n % WORKLOADS] for n in range(asked.jobs - count)]
     draw.shuffle(jobs)
     gpus = asked.nodes * rig.cluster.spec.gpus
-    proportional = Way(rig.run_all([one.job for one in jobs], {"GSUB": "off"}), gpus)
+    proportional = Way(rig.run_all([(one.job, {"GSUB": "off"}) for one in jobs]), gpus)
     curves = []
     for one in kinds:
         done, _, seconds = learnt(one.shape, asked.seed)
@@ -104,7 +104,7 @@ def measured(rig: Rig, asked: argparse.Namespace) -> tuple[Way, Way]:
             f"  {one.job.name:10} knee {one.shape.enough:2}, learnt: {done.knee:2} in {seconds:3.0f} s (emulated)"
         )
     rig.know(curves)
-    return proportional, Way(rig.run_all([one.job for one in jobs]), gpus)
+    return proportional, Way(rig.run_all([(one.job, {}) for one in jobs]), gpus)
 
 
 def table(proportional: Way, tuned: Way) -> list[str]:

@@ -36,10 +36,10 @@ def test_the_knee_is_found_behind_any_queue(queue):
 def test_without_draining_it_is_missed():
     """The emulation is no kinder than a real loader: it is the draining that finds the knee."""
     missed = 0
-    for seed in range(6):
+    for seed in range(16):
         shape = replace(drawn(seed), queue=16)
         missed += learnt(shape, seed, drains=False)[0].knee < shape.enough - 1
-    assert missed >= 2
+    assert missed >= 4
 
 
 def test_a_job_that_one_cpu_feeds_is_drained_once():

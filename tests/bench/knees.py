@@ -1,0 +1,189 @@
+"""Are the CPUs that a workload can use found, and given to its next submission? With knees unknown to the profiler.
+
+    python -m tests.bench.knees [--workloads 8] [--seed N] [--tell step|log] [--slurm RELEASE]
+
+Emulated pipelines with knees drawn at random between 3 and 24 CPUs run as jobs on a real Slurm with the real service,
+on nodes of 64 emulated CPUs and 8 emulated GPUs. First `gsub learn --here` measures each of them, several side by side
+(they mostly sleep). Then each is submitted three times: as it is, when the service decides with what was learnt; with
+gsub off, when it gets its GPU's share (8 CPUs); and with gsub off and 32 CPUs, for the best that it can do. Told are
+the knees, the seconds that learning took, and the throughput that was measured in these runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from profiler.curves import Point, fit
+from site_configs.devcluster.spec import RELEASES
+from tests.bench.emulated_jobs import Job, Ran, Rig, rig
+from tests.bench.emulated_pipeline import LEVER, Shape, drawn
+
+CAP = 32
+"""CPUs that a learning job asks for, as a site's cap would let it."""
+LEAST = 0.97
+LONGEST_S = 180.0
+RUN_S = 60.0
+"""How long a run is whose throughput is measured."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """An emulated pipeline, its jobs, and what its shape is: nobody but this bench knows."""
+
+    name: str
+    shape: Shape
+    tell: str
+    draw: int
+
+    @property
+    def job(self) -> Job:
+        """The job that a user submits again and again."""
+        return Job(self.name, (f"--draw={self.draw}", f"--seconds={RUN_S}", f"--tell={self.tell}"))
+
+    @property
+    def learning(self) -> Job:
+        """The job that measures it: the same script, within `gsub learn --here`."""
+        words = f"gsub learn --here --json --workload={self.name} -- bash {self.name}.sh"
+        script = f'#!/bin/bash\nexport {LEVER}="$PWD/cpus-$SLURM_JOB_ID"\n{words}\necho "{{\\"seconds\\": $SECONDS}}"\n'
+        return Job(f"learn-{self.name}", (), ("--gpus=1", "--nodes=1", f"--cpus-per-gpu={CAP}"), script)
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What `gsub learn` told."""
+
+    knee: int
+    sure: bool
+    seconds: float
+    points: tuple[Point, ...]
+    limit: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """One workload: what was learnt, and its runs as tuned, in proportion, and with all CPUs."""
+
+    workload: Workload
+    learnt: Learnt
+    tuned: Ran
+    proportional: Ran
+    best: Ran
+
+    @property
+    def share_of_best(self) -> float:
+        """Its throughput as tuned, over the best that was measured."""
+        return self.tuned.rate / self.best.rate
+
+    @property
+    def good(self) -> bool:
+        """Whether all that is asked of it is met."""
+        near = abs(self.learnt.knee - self.workload.shape.enough) <= 1
+        given = self.tuned.cpus == self.learnt.knee
+        return near and given and self.share_of_best >= LEAST and self.learnt.seconds < LONGEST_S
+
+
+def learn(rig: Rig, workloads: Sequence[Workload]) -> list[Learnt]:
+    """Measure all, side by side. Raises RuntimeError where one told nothing."""
+    for one in workloads:
+        rig.write(f"{one.name}.sh", one.job.script.replace(f"--seconds={RUN_S}", "--seconds=600"))
+    jobs = [rig.submit(one.learning, {"GSUB": "off"}) for one in workloads]
+    rig.wait(2 * LONGEST_S)
+    return [learnt(rig, job) for job in jobs]
+
+
+def learnt(rig: Rig, job: str) -> Learnt:
+    """From the output of a learning job."""
+    text = rig.output(job)
+    facts: dict[str, Any] = {}
+    try:
+        facts = json.loads(text[text.index("{") : text.rindex("{")])
+        seconds = json.loads(text[text.rindex("{") :])["seconds"]
+        points = tuple(Point(**point) for point in facts["points"])
+        return Learnt(facts["knee"], facts["sure"], seconds, points, (facts["limit"] or {}).get("text", ""))
+    except (ValueError, KeyError, TypeError):
+        raise RuntimeError(f"learning job {job} told nothing of use:\n{text[-3000:]}") from None
+
+
+def measured(rig: Rig, workloads: Sequence[Workload]) -> list[Found]:
+    """Learn, let the service know, submit again, and as it would have been without."""
+    begun = time.monotonic()
+    known = learn(rig, workloads)
+    print(f"  learnt {len(workloads)} workloads side by side in {time.monotonic() - begun:.0f} s", flush=True)
+    rig.know([(one.job, fit(each.points)) for one, each in zip(workloads, known, strict=True)])
+    both: list[tuple[Job, dict[str, str]]] = [(one.job, {}) for one in workloads] + [
+        (one.job, {"GSUB": "off"}) for one in workloads
+    ]
+    ran = rig.run_all(both)
+    all_cpus = [
+        Job(one.name, one.job.words, (*one.job.options, f"--cpus-per-gpu={CAP}")) for one in workloads
+    ]
+    best = rig.run_all([(job, {"GSUB": "off"}) for job in all_cpus])
+    count = len(workloads)
+    return [Found(*each) for each in zip(workloads, known, ran[:count], ran[count:], best, strict=True)]
+
+
+def table(found: Sequence[Found], share: int) -> list[str]:
+    """A line a workload, and what they come to."""
+    lines = [
+        "| emulated CPUs and GPUs, real Slurm and service: true knee | found | seconds | points | given next "
+        f"| of the best | with {share} CPUs (share) | against it |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for one in sorted(found, key=lambda each: each.workload.shape.knee):
+        gain = one.tuned.rate / one.proportional.rate
+        freed = one.proportional.cpus - one.tuned.cpus
+        against = f"x{gain:.2f} throughput" if freed < 0 else f"{freed} CPUs freed, x{gain:.2f}"
+        lines.append(
+            f"| {one.workload.shape.knee:.1f} ({one.workload.shape.enough}) "
+            f"| {one.learnt.knee}{'' if one.learnt.sure else ' (not sure)'} | {one.learnt.seconds:.0f} "
+            f"| {len(one.learnt.points)} | {one.tuned.cpus} | {one.share_of_best:.3f} "
+            f"| {one.proportional.rate / one.best.rate:.3f} | {against} |"
+        )
+    hungry = [
+        one.tuned.rate / one.proportional.rate for one in found if one.tuned.cpus > one.proportional.cpus
+    ]
+    freed_all = sum(max(one.proportional.cpus - one.tuned.cpus, 0) for one in found)
+    near = sum(abs(one.learnt.knee - one.workload.shape.enough) <= 1 for one in found)
+    lines += [
+        "",
+        f"within one CPU: {near} of {len(found)}; longest {max(one.learnt.seconds for one in found):.0f} s; "
+        f"least of the best {min(one.share_of_best for one in found):.3f}",
+    ]
+    if hungry:
+        lines.append(f"hungry jobs: x{statistics.fmean(hungry):.2f} in the mean, up to x{max(hungry):.2f}")
+    return [*lines, f"CPUs freed by light jobs: {freed_all}"]
+
+
+def main() -> int:
+    """Print the table; 1 where one workload misses what is asked."""
+    parser = argparse.ArgumentParser(description="Knees that the profiler does not know.")
+    parser.add_argument("--workloads", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="default: another one each time")
+    parser.add_argument("--tell", choices=("step", "log"), default="step", help="how steps are told")
+    parser.add_argument("--slurm", choices=RELEASES, default="host")
+    asked = parser.parse_args()
+    os.umask(0o022)
+    draws = [asked.seed * 100 + number for number in range(asked.workloads)]
+    workloads = [Workload(f"w{number}", drawn(draw), asked.tell, draw) for number, draw in enumerate(draws)]
+    nodes = -(-asked.workloads // 2)
+    with rig(f"knees-{os.getpid()}", nodes, asked.slurm, {"keep_cpus_per_gpu": 1}) as found:
+        print(f"{len(workloads)} workloads, seed {asked.seed}, Slurm {found.cluster.version}", flush=True)
+        results = measured(found, workloads)
+        share = found.share
+    print(*table(results, share), sep="\n")
+    missed = [one.workload.name for one in results if not one.good]
+    if missed:
+        print(f"knees: missed by {', '.join(missed)}", file=sys.stderr)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
