@@ -89,6 +89,10 @@ def _submit(line: CommandLine, environ: Mapping[str, str], slurm: Slurm) -> int:
     if answer.returncode and answer.submitted is None and answer.errors:
         raise _meant(line, explain(answer.errors))
     listener.message(answer.errors.encode())
+    if slurm.site is not None:
+        from gsub.points import deliver_kept
+
+        deliver_kept(environ, slurm.site)
     if as_json:
         found = [finding.facts() for finding in looked.verdict.findings]
         more = {"preflight": found} if found else {}
@@ -102,7 +106,7 @@ def _submit(line: CommandLine, environ: Mapping[str, str], slurm: Slurm) -> int:
             )
         from gsub.commands.watch import follow
 
-        return follow(str(job.job_id), fresh=True)
+        return follow(str(job.job_id), fresh=True, smoke=smoke.followed if smoke is not None else None)
     return answer.returncode
 
 

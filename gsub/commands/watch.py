@@ -18,6 +18,7 @@ from gsub.tail import Begin, Tail
 from gsub.term import Spinner, harmless, is_terminal, one_line
 
 if TYPE_CHECKING:
+    from gsub.smoke.following import Following
     from slurm_plugins.client.protocol import SlurmClient
     from slurm_plugins.client.values import Job
 
@@ -38,13 +39,20 @@ def watch(job: str) -> int:
     return follow(job)
 
 
-def follow(job: str, *, fresh: bool = False) -> int:
+def follow(job: str, *, fresh: bool = False, smoke: tuple[int, str] | None = None) -> int:
     """Follow a job to its end; returns the exit code. Raises UserError when there is no such job.
 
-    `fresh`: it was submitted a moment ago, so that all of its output is news.
+    Parameters
+    ----------
+    fresh: it was submitted a moment ago, so that all of its output is news.
+    smoke: the job of its smoke run, and the folder where the result of that comes.
     """
     watched = job_id(job)
     watcher = _Watcher(watched, connect(), fresh)
+    if smoke is not None:
+        from gsub.smoke.following import Following
+
+        watcher.smoke = Following(*smoke, watcher.client)
     try:
         with telling():
             return watcher.to_the_end()
@@ -76,16 +84,28 @@ class _Watcher:
         self.parts: dict[str, _Part] = {}
         self.colour = is_terminal(sys.stdout)
         self.spinner = Spinner()
+        self.smoke: Following | None = None
 
     def to_the_end(self) -> int:
         self._look(self.client.jobs(ids=[self.watched]))
         if not self.parts:
             return self._from_accounting()
         while not self._over():
+            if self._is_held():
+                return FAILED
             self._print_output_until(time.monotonic() + POLL)
             self._look(self._ask())
         self._print_output(last=True)
+        self._is_held()  # what came of the smoke run in the meantime
         return 0 if all(part.job.state.value == "COMPLETED" for part in self.parts.values()) else FAILED
+
+    def _is_held(self) -> bool:
+        """Tell what is new of the smoke run; whether that has held the job, so that there is nothing to wait for."""
+        if self.smoke is None:
+            return False
+        for text in self.smoke.news():
+            self._say(text, "")
+        return self.smoke.held and all(state_name(part.job) == "PENDING" for part in self.parts.values())
 
     def _ask(self) -> tuple[Job, ...] | None:
         """The job as slurmctld has it; None when slurmctld has dropped it. Waits out a silent controller."""

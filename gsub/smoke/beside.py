@@ -74,6 +74,13 @@ class Beside:
         """Whether the real job is not submitted."""
         return self.ready.way == "only"
 
+    @property
+    def followed(self) -> tuple[int, str] | None:
+        """The smoke job and the folder where its result comes; None without one."""
+        if self.smoked is None or self.ready.order is None:
+            return None
+        return self.smoked.job_id, self.ready.order.plan.state
+
     def before(self) -> None:
         """Tell the price."""
         if self.ready.order is not None or not self.alone:
