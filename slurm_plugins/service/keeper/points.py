@@ -70,6 +70,7 @@ def points_taker(
         read_query(request.query, ())
         if request.content_type.partition(";")[0].strip().lower() != _JSON:
             raise RefusedError(415, "points come as JSON", f"Send them with Content-Type: {_JSON}.")
+        store = storing.store  # who finds it closed will come again: that is not often
         if not often.once(who.uid):
             raise RefusedError(
                 429, f"that is more than {_POSTS} runs in {_SECONDS:.0f} s", "Send the others in a minute."
@@ -88,7 +89,6 @@ def points_taker(
                 f"this service is of the cluster {cluster}, not of {one_line(measured.cluster, 64)}",
                 "Send it to the service of the cluster where it was measured.",
             )
-        store = storing.store
         new = await storing.write(
             "points", lambda: store.put_points(cluster, who.uid, [measured]), patience=_PATIENCE
         )
