@@ -2,9 +2,9 @@
 
 In a user and mount namespace of the script's own (unshare(2)), overlayfs lies over the folder in which the job begins
 and over the writable folders that its script names: reads go through, writes go into our private folder, and are gone
-with it. It takes Linux 5.11 and a site that allows user namespaces. Only processes below the script are in it: steps
-that slurmstepd starts (srun), containers and other hosts would see the folder without what the script wrote, so a
-script that uses these runs without an overlay.
+with it. It takes Linux 5.11 and a site that allows user namespaces. Only processes below the script are in it, and
+steps that `gsub.smoke.steps` has led there: containers and other hosts would see the folder without what the script
+wrote, so a script that uses these runs without an overlay.
 """
 
 # ruff: noqa: PTH112, PTH116, PTH118 - os functions, as in C
@@ -32,7 +32,7 @@ OUTSIDE: Final = re.compile(
 )
 """Programs that start others elsewhere, or want namespaces of their own."""
 _NEWNS, _NEWUSER = 0x00020000, 0x10000000
-_REC, _PRIVATE = 0x4000, 0x40000
+_BIND, _REC, _PRIVATE = 0x1000, 0x4000, 0x40000
 _ODD: Final = re.compile(r"[,:\\\"\n]")  # what would have to be escaped in options of mounts
 _MOST: Final = 20 << 30  # bytes that may be written apart
 _LEAST_FREE: Final = 2 << 30
@@ -54,6 +54,8 @@ class Overlay:
     base: Path
     limit: int
     free: int
+    binds: tuple[tuple[str, str], ...] = ()
+    """Files that lie over others, in this order: (source, target)."""
     names: frozenset[str] = frozenset()
     _libc: ctypes.CDLL = field(default_factory=lambda: ctypes.CDLL(None, use_errno=True))
 
@@ -65,6 +67,8 @@ class Overlay:
             for number, folder in enumerate(self.roots)
         ]
 
+        binds = [(source.encode(), target.encode()) for source, target in self.binds]
+
         def enter() -> None:
             self._check(self._libc.unshare(_NEWNS if root else _NEWNS | _NEWUSER))
             if not root:
@@ -74,6 +78,8 @@ class Overlay:
             self._check(self._libc.mount(b"none", b"/", None, _REC | _PRIVATE, None))
             for folder, options in mounts:
                 self._check(self._libc.mount(b"overlay", folder, b"overlay", 0, options))
+            for source, target in binds:
+                self._check(self._libc.mount(source, target, None, _BIND, None))
             os.chdir(cwd)  # the folder that was entered before lies below the overlay
 
         return enter
@@ -167,8 +173,11 @@ def _put(path: str, text: str) -> None:
         os.close(descriptor)
 
 
-def laid(cwd: str, others: Sequence[str], base: Path) -> Overlay:
-    """An overlay over a folder, and over those of others that can have one. Raises NoOverlayError for the folder."""
+def laid(cwd: str, others: Sequence[str], base: Path, binds: tuple[tuple[str, str], ...] = ()) -> Overlay:
+    """An overlay over a folder, and over those of others that can have one. Raises NoOverlayError for the folder.
+
+    `binds`: files that are to lie over others in there, too: (source, target).
+    """
     base.mkdir(mode=0o700, exist_ok=True)
     folder = os.path.realpath(cwd)
     why = _unfit(folder, base)
@@ -184,7 +193,7 @@ def laid(cwd: str, others: Sequence[str], base: Path) -> Overlay:
     if free < _LEAST_FREE:
         raise NoOverlayError("there is too little room for temporary files")
     for chosen in (tuple(roots), (folder,)):
-        overlay = Overlay(chosen, base, min(_MOST, free // 4), free)
+        overlay = Overlay(chosen, base, min(_MOST, free // 4), free, binds)
         try:
             overlay.make()
             works = overlay.works(cwd)
@@ -267,15 +276,18 @@ def _free(path: Path) -> int:
     return 0
 
 
-def outside(texts: Iterable[str]) -> str:
+def outside(texts: Iterable[str], *, but: str = "") -> str:
     """The first program that these scripts start outside of their own processes; "" where there is none.
+
+    `but`: a program that may be among them.
 
     >>> outside(["# srun is not used\\npython train.py\\n"]), outside(["exec /usr/bin/srun -n 2 python train.py"])
     ('', 'srun')
     """
     for text in texts:
         for line in text.splitlines():
-            found = OUTSIDE.search(line.partition(" #")[0] if not line.lstrip().startswith("#") else "")
-            if found:
-                return found[1]
+            words = line.partition(" #")[0] if not line.lstrip().startswith("#") else ""
+            for found in OUTSIDE.finditer(words):
+                if found[1] != but:
+                    return found[1]
     return ""

@@ -22,13 +22,15 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from gsub.smoke.child import environment, named, shebang, temporary
 from gsub.smoke.measuring import Measuring
 from gsub.smoke.plan import Plan, PlanError, decoded
-from gsub.smoke.result import CHANGED, Line, Result, lines, write
+from gsub.smoke.result import Result, lines, write
+from gsub.smoke.telling import keep_output, left_alone, told
 
 if TYPE_CHECKING:
     from gsub.smoke.changed import Seen
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from gsub.smoke.real_job import Slurm
     from gsub.smoke.watching import Watched
 
-__all__ = ["Ended", "Run", "environment", "main", "run", "shebang"]
+__all__ = ["Ended", "Run", "main", "run"]
 
 _TURN: Final = 0.1  # seconds between two looks at the clock
 _LOOK: Final = 1.0  # seconds between two samples
@@ -46,13 +48,7 @@ _HURRY: Final = 3.0
 """The same when the job itself is being ended, or the real one has started."""
 _GATE: Final = 30.0
 """Seconds for which a gate's real job is looked for: it is submitted after the smoke job."""
-_SHORT: Final = (
-    70  # characters of a folder in which a Unix socket of a longer name can be made (108 is the most)
-)
 _MOST_PLAN: Final = 64 << 20
-_HEADER: Final = 512  # bytes of a script's first line
-_OFFLINE: Final = {"WANDB_MODE": "offline", "NEPTUNE_MODE": "offline", "CLEARML_OFFLINE_MODE": "1"}
-"""Trackers of experiments by variables of theirs: a smoke run is none of a user's experiments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +118,8 @@ def run(plan: Plan, smoke: int, environ: Mapping[str, str], slurm: Slurm | None 
     if plan.real and plan.mode == "race":
         standing = slurm.look(plan.real)
         if standing in ("started", "gone"):
-            return _left(plan, smoke, standing)
-    folder = Path(tempfile.mkdtemp(prefix="gsub-smoke-", dir=_temporary(environ)))
+            return left_alone(plan, smoke, standing)
+    folder = Path(tempfile.mkdtemp(prefix="gsub-smoke-", dir=temporary(environ)))
     job = Run(plan, smoke, folder, environ)
     previous = [(one, signal.signal(one, job.asked_to_stop)) for one in (signal.SIGTERM, signal.SIGINT)]
     try:
@@ -156,12 +152,12 @@ def _tried(job: Run, slurm: Slurm) -> Result:
         if job.measuring is not None:
             job.measuring.close()
         watched.end(_PATIENCE if not job.stop and (poller is None or not poller.left) else _HURRY)
-    result = _told(job, watched, ended)
+    result = told(job, watched, ended)
     held, dependants = _hold(plan, job.smoke, slurm) if result.outcome == "failed" else (False, ())
     if not held and result.outcome == "failed" and plan.mode != "only":
         result = msgspec.structs.replace(result, sentence=f"{result.sentence} (nothing was there to be held)")
     gpu_seconds = (time.monotonic() - started) * plan.gpus
-    _keep_output(plan, job.smoke, watched)
+    keep_output(plan, job.smoke, watched)
     result = msgspec.structs.replace(
         result, seconds=seconds, gpu_seconds=gpu_seconds, held=held, dependants=dependants
     )
@@ -173,48 +169,6 @@ def _tried(job: Run, slurm: Slurm) -> Result:
 
 
 # -- before -----------------------------------------------------------------------------------------------------------
-
-
-def environment(
-    environ: Mapping[str, str], folder: Path, array: Mapping[str, str], name: str
-) -> dict[str, str]:
-    """The script's variables: the smoke job's as Slurm set them, ours, and those that trackers heed."""
-    found = {key: value for key, value in environ.items() if not key.startswith("GSUB_SMOKE")}
-    found |= _OFFLINE | dict(array)
-    found |= {
-        "GSUB_SMOKE": "1",
-        "GSUB_SMOKE_DIR": str(folder / "dir"),
-        "GSUB_STEPS": str(folder / "steps"),
-        "PYTHONUNBUFFERED": "1",  # steps are read from the output as they come
-        "WANDB_DIR": str(folder / "dir"),
-    }
-    if len(str(folder / "tmp")) <= _SHORT:
-        found["TMPDIR"] = str(folder / "tmp")
-    if "SLURM_JOB_NAME" in found and name:
-        found["SLURM_JOB_NAME"] = name
-    return found
-
-
-def shebang(script: bytes) -> list[str]:
-    """The interpreter and its argument as execve(2) reads them; a script without one is sh's.
-
-    >>> shebang(b"#!/bin/bash -l -x\\n"), shebang(b"#! /usr/bin/env python3\\n"), shebang(b"echo")
-    (['/bin/bash', '-l -x'], ['/usr/bin/env', 'python3'], ['/bin/sh'])
-    """
-    first = script[:_HEADER].split(b"\n", 1)[0]
-    if not first.startswith(b"#!"):
-        return ["/bin/sh"]
-    words = os.fsdecode(first[2:]).strip().split(None, 1)
-    return [word.strip() for word in words] or ["/bin/sh"]
-
-
-def _temporary(environ: Mapping[str, str]) -> str | None:
-    """The job's own folder for temporary files, if it has one; else Python's choice."""
-    for name in ("SLURM_TMPDIR", "TMPDIR"):
-        path = environ.get(name, "")
-        if path.startswith("/") and os.access(path, os.W_OK | os.X_OK):
-            return path
-    return None
 
 
 def _slurm_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -245,16 +199,18 @@ def _script(job: Run) -> Path:
 
 def _look_before(job: Run) -> None:
     """Lay the overlay, or remember what files there are."""
-    from gsub.smoke import changed, overlay
+    from gsub.smoke import changed, overlay, steps
 
-    words, texts = _named(job.plan)
+    words, texts = named(job.plan)
     job.named = changed.named_paths(words, job.plan.cwd)
-    found = overlay.outside(texts)
+    led = "srun" if _nodes(job.environ) == 1 else ""
+    found = overlay.outside(texts, but=led)
     try:
         if found:
             raise overlay.NoOverlayError(f"its script uses {found}, whose processes run elsewhere")
         writable = [path for path in job.named if stat.S_ISDIR(os.stat(path).st_mode)]  # noqa: PTH116
-        job.overlay = overlay.laid(job.plan.cwd, writable, job.folder / "apart")
+        lies_over = steps.binds(job.folder / "spool", job.environ) if led else ()
+        job.overlay = overlay.laid(job.plan.cwd, writable, job.folder / "apart", lies_over)
     except overlay.NoOverlayError as why:
         job.kept_why = str(why)
     except OSError as error:
@@ -264,43 +220,8 @@ def _look_before(job: Run) -> None:
     job.before = changed.look(roots)
 
 
-def _named(plan: Plan) -> tuple[list[str], list[str]]:
-    """The words of the script's command lines, and the texts of it and of the scripts that it runs."""
-    from gsub.preflight.children import read_file
-    from gsub.preflight.commands import commands
-    from gsub.preflight.values import Submission
-
-    text = plan.script.decode(errors="replace")
-    words: list[str] = list(plan.args)
-    with suppress(Exception):  # a reader of shell that stumbles takes nothing from the run
-        submission = Submission(
-            name=plan.name,
-            text=text,
-            args=plan.args,
-            folder=plan.cwd,
-            environ=dict(os.environ),
-            home=_home(),
-            cwd=plan.cwd,
-        )
-        for command in commands(submission):
-            outputs = (command.path(one) for one in command.outputs if one)
-            words += [one for one in (*command.words, *outputs) if one]
-    texts = [text]
-    for word in dict.fromkeys(words):
-        if len(texts) < 32 and word.endswith((".sh", ".bash", ".py", ".slurm", ".sbatch")):
-            with suppress(OSError, ValueError):
-                # Python's text names such programs in quotes; a false find only means that no overlay is laid
-                texts.append(
-                    read_file(os.path.join(plan.cwd, word), 1 << 18).decode(errors="replace")  # noqa: PTH118
-                )
-    return words, texts
-
-
-def _home() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:
-        return os.environ.get("HOME", "/")
+def _nodes(environ: Mapping[str, str]) -> int:
+    return _number(environ.get("SLURM_JOB_NUM_NODES") or environ.get("SLURM_NNODES") or "")
 
 
 def _start(job: Run, script: Path) -> Watched:
@@ -353,96 +274,6 @@ def _watch(job: Run, watched: Watched, left: Callable[[], str]) -> Ended:
 # -- after ------------------------------------------------------------------------------------------------------------
 
 
-def _told(job: Run, watched: Watched, ended: Ended) -> Result:
-    """The result but for what it cost and what was held."""
-    result = _judged(job, watched, ended)
-    names, more, note = _changed(job, watched)
-    return msgspec.structs.replace(
-        result,
-        exit_code=ended.code,
-        peak_memory=watched.peak,
-        steps_per_second=job.measuring.rate if job.measuring else 0.0,
-        points=job.measuring.points if job.measuring else (),
-        changed=names,
-        changed_more=more,
-        changed_note=note,
-        kept="overlay" if job.overlay is not None else "none",
-        kept_why=job.kept_why,
-    )
-
-
-def _judged(job: Run, watched: Watched, ended: Ended) -> Result:
-    from gsub.render import duration
-    from gsub.smoke.judging import Setting, verdict
-    from gsub.smoke.overlay import OUTSIDE
-
-    plan = job.plan
-    base = Result(smoke=job.smoke, real=plan.real, mode=plan.mode, outcome="inconclusive", key=plan.key)
-    if ended.how in ("started", "gone"):
-        left = _left(plan, job.smoke, ended.how)
-        return msgspec.structs.replace(left)
-    sentence = {
-        "signal": "the smoke job itself was ended (cancelled, preempted, or out of time)",
-        "room": "it wrote more than can be kept apart here",
-        "learnt": f"it ran for {duration(watched.seconds)} and was measured",
-        "time": f"it ran for {duration(watched.seconds)} and was alive",
-        "exit": f"it ended well after {duration(watched.seconds)}",
-    }
-    if ended.how in ("time", "learnt") or (ended.how == "exit" and ended.code == 0):
-        return msgspec.structs.replace(base, outcome="passed", sentence=sentence[ended.how])
-    if ended.how != "exit":
-        return msgspec.structs.replace(base, sentence=sentence[ended.how])
-    apart = job.overlay
-    wrote = frozenset(Path(path).name for path in apart.changed()) if apart else frozenset()
-    steps = any(OUTSIDE.fullmatch(word) for word in watched.words)
-    judged = verdict(_log(watched), ended.code, Setting(apart is not None, wrote - {""}, steps))
-    found = judged.finding
-    if found is None:
-        return msgspec.structs.replace(base, sentence=judged.sentence)
-    return msgspec.structs.replace(
-        base,
-        outcome=judged.outcome,
-        sentence=judged.sentence,
-        reason=found.reason,
-        advice=found.advice if judged.outcome == "failed" else "",
-        evidence=tuple(Line(one.file or one.what, one.line, one.text) for one in found.evidence[:8]),
-    )
-
-
-def _log(watched: Watched) -> Any:  # noqa: ANN401 - LogText, imported late
-    from prolog_epilog.failures.text import LogText
-
-    head, tail = watched.output.text
-    if not watched.output.left_out:
-        return LogText.of("output", head + tail)
-    return LogText.of(
-        "output", head, tail, unseen=(f"output: {watched.output.left_out} bytes amid it were not kept",)
-    )
-
-
-def _changed(job: Run, watched: Watched) -> tuple[tuple[str, ...], int, str]:
-    """Names of files that it changed, how many more, and what was not looked at."""
-    from gsub.smoke.changed import changes, look
-
-    apart = job.overlay
-    ours = (str(job.folder), *((job.plan.state,) if job.plan.state else ()))
-    found: dict[str, None] = {}
-    note = ""
-    if apart is not None:
-        found |= dict.fromkeys(apart.changed())
-    if job.before is not None:
-        roots = [path for path in (job.plan.cwd, *job.named) if apart is None or not apart.covers(path)]
-        opened = [path for path in watched.opened if apart is None or not apart.covers(path)]
-        seen = changes(job.before, look(roots), opened=opened, ours=ours)
-        if apart is not None and seen.paths:
-            note = f"not kept apart of these: {', '.join(seen.paths[:5])}"
-        elif seen.cut:
-            note = "there are too many files to look at them all: others may have changed"
-        found = dict.fromkeys(seen.paths) | found
-    names = list(found)
-    return tuple(names[:CHANGED]), max(0, len(names) - CHANGED), note
-
-
 def _hold(plan: Plan, smoke: int, slurm: Slurm) -> tuple[bool, tuple[int, ...]]:
     """Hold what would fail in the same way, while it waits; whether something is held, and which jobs."""
     if plan.mode == "only":
@@ -464,27 +295,6 @@ def _user() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return str(os.getuid())
-
-
-def _left(plan: Plan, smoke: int, standing: str) -> Result:
-    why = "the real job has started" if standing == "started" else "the real job is gone"
-    return Result(smoke=smoke, real=plan.real, mode=plan.mode, outcome="left", sentence=why, key=plan.key)
-
-
-def _keep_output(plan: Plan, smoke: int, watched: Watched) -> None:
-    """What the script said, its two ends, beside the result."""
-    if not plan.state or not smoke:
-        return
-    head, tail = watched.output.text
-    with suppress(OSError):
-        folder = Path(plan.state, "smoke", str(smoke))
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(folder / "output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(head)
-            if watched.output.left_out:
-                file.write(f"\n... {watched.output.left_out} bytes left out ...\n".encode())
-            file.write(tail)
 
 
 def _number(text: str) -> int:

@@ -170,6 +170,8 @@ class Watched:
                 break
             with suppress(OSError):
                 name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+                if name == "srun" and _is_shell(pid):
+                    continue  # ours, about to become the real one under another name
                 if len(self.words) < 256:
                     self.words[name] = None
             for path in _open_for_writing(pid):
@@ -250,6 +252,20 @@ def _parent(pid: int) -> int | None:
     fields = stat[stat.rfind(b")") + 2 :].split()  # the name may hold anything
     # A dead leader of threads that still run is a zombie, too: they end with it or hold nothing of ours
     return int(fields[1]) if len(fields) > 1 and fields[0] not in (b"Z", b"X") else None
+
+
+def _is_shell(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/exe").readlink().name in (
+            "sh",
+            "dash",
+            "bash",
+            "busybox",
+            "ksh",
+            "zsh",
+            "mksh",
+        )
+    return False
 
 
 def _open_for_writing(pid: int) -> list[str]:
