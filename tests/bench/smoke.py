@@ -125,7 +125,8 @@ def good(stage: Stage, cases: Sequence[Case]) -> list[Good]:
     """All in race and gate; their real jobs start when all smoke runs are over."""
     seen = []
     with stage.taken():
-        ways = {way: submitted(stage, cases, way, earlier(stage)) for way in ("race", "gate")}
+        others = earlier(stage)
+        ways = {way: submitted(stage, cases, way, others) for way in ("race", "gate")}
         before = {one.name: tree(stage.lay(one.case, f"again-{one.name}")) for one in ways["race"]}
         stage.quiet("smoke-", 240)
         for way, asked in ways.items():
@@ -153,7 +154,7 @@ def good(stage: Stage, cases: Sequence[Case]) -> list[Good]:
 
 def earlier(stage: Stage) -> tuple[str, str]:
     """Two jobs that others can depend on: they take no GPU and end well within a minute."""
-    line = ["sbatch", "--parsable", "-Jearlier", "-n1", "-o/dev/null", "--wrap=sleep 20"]
+    line = ["sbatch", "--parsable", "-Jearlier", "-n1", "-t1", "-o/dev/null", "--wrap=sleep 20"]
     first, second = (stage.run(line)[1].split()[-1] for _ in range(2))
     return first, second
 

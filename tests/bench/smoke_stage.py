@@ -164,6 +164,22 @@ class Stage:
             found[number] = Job(number, name, word, int(seconds), int(gpus[1]) if gpus else 0, waited)
         return found
 
+    def starts(self) -> dict[str, tuple[str, float | None]]:
+        """All jobs since the bench began: state, and when they started (seconds since 1970; None: they did not)."""
+        said = self.admin("sacct", "-nXPa", f"-S{self.began}", "-Enow", "--format=JobID,State,Start")
+        rows = [line.split("|") for line in said.splitlines()]
+        return {job: (state, _moment(start) if start[:2] == "20" else None) for job, state, start in rows}
+
+    def aged(self) -> None:
+        """Priority grows with age, as most sites have it; a site's days are minutes here."""
+        conf = self.cluster.paths.slurm_conf
+        text = conf.read_text()
+        if "PriorityWeightAge" not in text:
+            conf.write_text(
+                f"{text}PriorityWeightAge=100000\nPriorityMaxAge=0-01:00:00\nPriorityCalcPeriod=00:01:00\n"
+            )
+            self.admin("scontrol", "reconfigure")
+
     def smokes(self, names: set[str]) -> dict[str, Job]:
         """The smoke jobs of submissions, by the submission's name."""
         wanted = {f"smoke-{name}": name for name in names}
