@@ -96,19 +96,25 @@ def _send_all(files: list[Path], folder: Path, site: Site | None) -> int:
 
 
 def gpu_type(environ: Mapping[str, str] = os.environ) -> str:
-    """Inside a job: Slurm's type of its GPUs, as decisions know it; empty where there is none, or it does not tell."""
+    """Inside a job: the type of its GPUs, as decisions know it; empty where there is none, or nobody tells.
+
+    That is Slurm's (Gres); where it names none, the one that the site file has for the job's partition.
+    """
     job = environ.get("SLURM_JOB_ID", "")
     if not re.fullmatch(r"[0-9]{1,10}", job):
         return ""
     from slurm_plugins.client.errors import SlurmError
     from slurm_plugins.client.runner import Runner
 
-    try:
+    found = set()
+    with suppress(SlurmError, OSError):
         done = Runner(environ, timeout=_SECONDS).read(["scontrol", "show", "job", "--details", job])
-    except (SlurmError, OSError):
+        found = {match[1] or "" for match in _GRES.finditer(done.stdout)}
+    if len(found) > 1:
         return ""
-    found = {match[1] or "" for match in _GRES.finditer(done.stdout)}
-    return found.pop() if len(found) == 1 else ""
+    site = _site(environ) if found in (set(), {""}) else None
+    declared = site.partitions.get(environ.get("SLURM_JOB_PARTITION", "")) if site is not None else None
+    return declared.gpu_type if declared is not None else next(iter(found), "")
 
 
 def _site(environ: Mapping[str, str]) -> Site | None:

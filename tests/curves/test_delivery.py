@@ -130,12 +130,16 @@ JobId=7 JobName=x
 """
 
 
-@pytest.mark.parametrize(("told", "expected"), [("a100:", "a100"), ("", ""), ("1g.10gb:", "1g.10gb")])
+@pytest.mark.parametrize(("told", "expected"), [("a100:", "a100"), ("", "h200"), ("1g.10gb:", "1g.10gb")])
 def test_the_type_of_its_gpu_as_slurm_says(tmp_path: Path, told: str, expected: str) -> None:
     program = tmp_path / "scontrol"
     program.write_text(f"#!/bin/sh\ncat <<'END'\n{JOB.format(told)}END\n")
     program.chmod(0o755)
-    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
+    site = tmp_path / "site.toml"
+    site.write_text('cluster = "lab"\n[gpu_types.h200]\n[partitions.gpu]\ngpu_type = "h200"\n')
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_PARTITION": "gpu"}
+    environ["GSUB_SITE"] = str(site)
     assert gpu_type(environ) == expected
-    assert gpu_type({"PATH": str(tmp_path / "nothing"), "SLURM_JOB_ID": "7"}) == ""
+    assert gpu_type(environ | {"SLURM_JOB_PARTITION": "other"}) == expected.replace("h200", "")
+    assert gpu_type(environ | {"PATH": str(tmp_path / "nothing")}) == "h200"
     assert gpu_type({"SLURM_JOB_ID": "7; rm"}) == ""
