@@ -220,7 +220,7 @@ srun --container-image=nvcr.io#nvidia/pytorch:24.01-py3 --container-mounts=/data
 """
 ENROOT = r"""
 enroot create --name pt image.sqsh
-enroot start --rw --mount .:/work pt python /work/x.py
+enroot start --rw --mount .:/data pt python /data/x.py
 docker run --rm --gpus all -v $PWD:/w img python /w/y.py
 podman run --rm img torchrun --nproc_per_node=64 /w/z.py
 """
