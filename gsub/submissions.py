@@ -1,6 +1,6 @@
 """The command lines that this user submitted by gsub, word by word, for `gsub resubmit` and `gsub fix`.
 
-Slurm keeps a command line without its quotes (SubmitLine), so it cannot say where an argument ends. `submissions.json`
+Slurm keeps a command line without its quotes (SubmitLine), so it cannot say where an argument ends. `submissions.jsonl`
 in the user's state folder has the words themselves, of the newest jobs. They may hold secrets and are needed as they
 are: the file is its user's alone (0600). It is written beside the command, once the answer was printed; whatever goes
 wrong with it, the submission went well.
@@ -25,11 +25,11 @@ __all__ = ["FILE", "SWITCH", "Keeping", "Typed", "add", "of_job", "typed_of"]
 
 SWITCH: Final = "GSUB_REMEMBER"
 """The variable that says "off"."""
-FILE: Final = "submissions.json"
+FILE: Final = "submissions.jsonl"
 MOST: Final = 500
 """Jobs that are kept."""
 LARGEST: Final = 1 << 20
-"""Letters of the file at most; older jobs go first."""
+"""Bytes of the file at most; older jobs go first; no job gets more than half of it."""
 _WAIT: Final = 0.2
 """Seconds that a command may last longer for it: a home directory on a network may hang."""
 _LOCKED: Final = 1.0
@@ -116,10 +116,21 @@ def _cluster(environ: Mapping[str, str]) -> str:
 
 
 def add(folder: Path, one: Typed) -> None:
-    """Write it down, all of it or nothing, in place of what it was for that job. Raises OSError."""
+    """Write it down, all of it or nothing, behind what is kept. Raises OSError."""
     import fcntl
     import json
 
+    row = {
+        "v": 1,
+        "job": one.job_id,
+        "cluster": one.cluster,
+        "at": one.at,
+        "in": one.folder,
+        "words": one.words,
+    }
+    line = json.dumps(row).encode() + b"\n"
+    if len(line) > LARGEST // 2:
+        return  # one of that size is not worth all others
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     lock = os.open(folder / "submissions.lock", flags, 0o600)
     try:
@@ -132,47 +143,32 @@ def add(folder: Path, one: Typed) -> None:
                 if time.monotonic() > until:
                     raise
                 time.sleep(0.005)
-        rows = [row for row in _read(folder) if not _same(row, one)]
-        rows.append(
-            {"job": one.job_id, "cluster": one.cluster, "at": one.at, "in": one.folder, "words": one.words}
-        )
-        texts = [json.dumps(row) for row in rows[-MOST:]]
+        # Lines as they are: to read and write 500 of them is ten times the work
+        lines = [*_lines(folder)[1 - MOST :], line]
         room = LARGEST
-        first = len(texts)
-        while first and (room := room - len(texts[first - 1]) - 2) >= 0:
+        first = len(lines)
+        while first and (room := room - len(lines[first - 1])) >= 0:
             first -= 1
-        _replace(folder, '{"v": 1, "jobs": [\n' + ",\n".join(texts[first:]) + "\n]}\n")
+        _replace(folder, b"".join(lines[first:]))
     finally:
         os.close(lock)
 
 
-def _same(row: dict[str, Any], one: Typed) -> bool:
-    return bool(row.get("job") == one.job_id and row.get("cluster") == one.cluster)
-
-
-def _read(folder: Path) -> list[dict[str, Any]]:
-    """The rows of the file; none where there is none, or it is spoilt: then it begins anew. Raises OSError."""
-    import json
-
+def _lines(folder: Path) -> list[bytes]:
+    """The lines of the file, each with its end; none where there is none. Raises OSError."""
     try:
         handle = os.open(folder / FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return []
     with os.fdopen(handle, "rb") as file:
-        text = file.read(2 * LARGEST)
-    try:
-        known = json.loads(text)
-    except ValueError:
-        return []
-    rows = known.get("jobs") if isinstance(known, dict) else None
-    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        return [line for line in file.read(2 * LARGEST).splitlines(keepends=True) if line.endswith(b"\n")]
 
 
-def _replace(folder: Path, text: str) -> None:
+def _replace(folder: Path, text: bytes) -> None:
     fresh = folder / f".{FILE}.{os.urandom(8).hex()}"
     handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        with os.fdopen(handle, "w") as file:
+        with os.fdopen(handle, "wb") as file:
             file.write(text)
         fresh.replace(folder / FILE)
     except BaseException:
@@ -181,20 +177,34 @@ def _replace(folder: Path, text: str) -> None:
 
 
 def of_job(folder: Path, job_id: int) -> list[Typed]:
-    """What is kept for jobs of that number, the newest first. Raises OSError."""
+    """What is kept for jobs of that number, the newest first; spoilt lines are passed over. Raises OSError."""
+    import json
+
     found = []
-    for row in reversed(_read(folder)):
-        words, at, where, cluster = row.get("words"), row.get("at"), row.get("in"), row.get("cluster")
-        if (
-            row.get("job") == job_id
-            and isinstance(words, list)
-            and all(isinstance(word, str) for word in words)
-            and isinstance(at, int | float)
-            and isinstance(where, str)
-            and isinstance(cluster, str)
-        ):
-            found.append(Typed(job_id, tuple(words), where, cluster, at))
+    for line in reversed(_lines(folder)):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        one = _typed(row) if isinstance(row, dict) and row.get("job") == job_id else None
+        if one is not None:
+            found.append(one)
     return found
+
+
+def _typed(row: dict[str, Any]) -> Typed | None:
+    number, words, at = row.get("job"), row.get("words"), row.get("at")
+    where, cluster = row.get("in"), row.get("cluster")
+    if (
+        isinstance(number, int)
+        and isinstance(words, list)
+        and all(isinstance(word, str) for word in words)
+        and isinstance(at, int | float)
+        and isinstance(where, str)
+        and isinstance(cluster, str)
+    ):
+        return Typed(number, tuple(words), where, cluster, at)
+    return None
 
 
 def typed_of(

@@ -332,7 +332,7 @@ def test_what_gsub_submitted_it_submits_again_word_by_word(run, write) -> None:
     words = ("--mem=1000", "-o", "my job.out", "two words.sh", "one  arg", "", "it's three")
     known = {"XDG_STATE_HOME": run("pwd").stdout.strip() + "/state"}
     job = submitted(run("gsub", "--wait", *words, env=known))
-    assert run("stat", "-c", "%a", "state/gsub/submissions.json").stdout == "600\n"
+    assert run("stat", "-c", "%a", "state/gsub/submissions.jsonl").stdout == "600\n"
     doubted = json.loads(run("gsub", "resubmit", "--dry-run", "--anyway", "--json", job).stdout)
     assert doubted["not_sure"], "only who keeps the words knows them"
     again = run("gsub", "resubmit", "--json", job, env=known)

@@ -19,9 +19,7 @@ LINE = "sbatch -N2 t.sh a b c"
 
 
 def kept(folder: Path) -> list[dict[str, object]]:
-    rows = json.loads((folder / FILE).read_text())["jobs"]
-    assert isinstance(rows, list)
-    return rows
+    return [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -66,23 +64,22 @@ def test_the_file_stays_small(tmp_path: Path) -> None:
         add(tmp_path, replace(ONE, job_id=number, words=("x" * (LARGEST // 4),)))
         assert (tmp_path / FILE).stat().st_size < LARGEST + 100
     assert [row["job"] for row in kept(tmp_path)] == [5, 6, 7]
-    add(tmp_path, replace(ONE, job_id=8, words=("x" * 2 * LARGEST,)))
-    add(tmp_path, ONE)
-    assert of_job(tmp_path, 7) == [ONE]
+    add(tmp_path, replace(ONE, job_id=8, words=("x" * LARGEST,)))
+    assert [row["job"] for row in kept(tmp_path)] == [5, 6, 7]
 
 
-def test_a_job_of_that_number_anew_takes_its_place(tmp_path: Path) -> None:
-    other = replace(ONE, cluster="other")
-    for one in (ONE, other, replace(ONE, at=5000.0, words=("u.sh",))):
+def test_of_jobs_of_one_number_the_newest_comes_first(tmp_path: Path) -> None:
+    other, anew = replace(ONE, cluster="other"), replace(ONE, at=5000.0, words=("u.sh",))
+    for one in (ONE, other, anew):
         add(tmp_path, one)
-    assert of_job(tmp_path, 7) == [replace(ONE, at=5000.0, words=("u.sh",)), other]
+    assert of_job(tmp_path, 7) == [anew, other, ONE]
 
 
 @pytest.mark.parametrize(
-    "spoilt", ["", "{", "[]", '{"jobs": 3}', '{"jobs": [3, {"job": 7}, {"job": 7, "words": [1]}]}']
+    "spoilt", [b"", b"{", b"[]\n\n\xff\0\n", b'{"job": 7}\n{"job": 7, "words": [1]}\n{"job": 7, "wo']
 )
-def test_a_spoilt_file_begins_anew(tmp_path: Path, spoilt: str) -> None:
-    (tmp_path / FILE).write_text(spoilt)
+def test_what_is_spoilt_is_passed_over(tmp_path: Path, spoilt: bytes) -> None:
+    (tmp_path / FILE).write_bytes(spoilt)
     assert of_job(tmp_path, 7) == []
     add(tmp_path, ONE)
     assert of_job(tmp_path, 7) == [ONE]
