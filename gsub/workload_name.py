@@ -19,7 +19,17 @@ from gsub.errors import USAGE, UserError
 from gsub.sbatch_options import Table
 from profiler.workload import Identity, identify, owned
 
-__all__ = ["HEAD_BYTES", "OPTION", "VARIABLE", "head", "identified", "own_name", "variable", "with_workload"]
+__all__ = [
+    "HEAD_BYTES",
+    "OPTION",
+    "VARIABLE",
+    "head",
+    "identified",
+    "own_name",
+    "stated",
+    "variable",
+    "with_workload",
+]
 
 OPTION: Final = "--workload"
 VARIABLE: Final = "GSUB_WORKLOAD"
@@ -43,6 +53,16 @@ def own_name(line: CommandLine) -> str:
     return given[-1]
 
 
+def stated(environ: Mapping[str, str]) -> str:
+    """The user's own name in GSUB_WORKLOAD; empty for none, and for digests that gsub put there.
+
+    >>> stated({"GSUB_WORKLOAD": "resnet"}), stated({"GSUB_WORKLOAD": variable(identify("python train.py"))})
+    ('resnet', '')
+    """
+    name = environ.get(VARIABLE, "").strip()
+    return "" if _DIGESTS.fullmatch(name) else name
+
+
 def identified(line: CommandLine, script: bytes, environ: Mapping[str, str]) -> Identity:
     """The names of a submission, as decisions will look them up. Raises UserError for a `--workload` that is none."""
     from gsub.script import request
@@ -50,16 +70,15 @@ def identified(line: CommandLine, script: bytes, environ: Mapping[str, str]) -> 
     text = head(script)
     asked = request(line, text, environ, Table.of_all())
     options = {option.name: option.value or "" for option in asked.components[0]}
-    stated = environ.get(VARIABLE, "").strip()
-    if _DIGESTS.fullmatch(stated) or "SLURM_JOB_ID" in environ:
-        stated = ""  # inherited from a job that submits this one, of which it tells
+    # Inside a job it tells of that job, and was inherited
+    own = stated(environ) if "SLURM_JOB_ID" not in environ else ""
     wish = _WISH.search(options.get("comment", ""))
     return identify(
         text,
         line.args,
         environ,
         name=options.get("job-name") or asked.job_name,
-        own=own_name(line) or stated or (wish[1] if wish else ""),
+        own=own_name(line) or own or (wish[1] if wish else ""),
         tail=len(script) if len(script) > HEAD_BYTES else 0,
     )
 
