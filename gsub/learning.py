@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Final
 
 from profiler.driver import Driver
+from profiler.gpu_busy import GpuBusy
 from profiler.lever import choose
 from profiler.process_tree import MARK, ProcessTree
 from profiler.sensitivity import Budget
@@ -81,14 +82,27 @@ def learn_here(asked: Asked, environ: Mapping[str, str], say: Callable[[str], No
             start_new_session=True,
         )
         tree = ProcessTree(child.pid, folder)
+        busy: GpuBusy | None = None
         try:
             lever = choose(tree, environ)
             gpus = asked.gpus or gpus_here(environ)
             cap = min(asked.most or lever.cap, lever.cap)
-            driver = Driver(lever, Path(folder), None, cap=cap, gpus=gpus, budget=asked.budget, tree=tree)
+            busy = GpuBusy.of_node(tree, gpus)
+            driver = Driver(
+                lever,
+                Path(folder),
+                None,
+                cap=cap,
+                gpus=gpus,
+                budget=asked.budget,
+                tree=tree,
+                gpu_busy=busy,
+            )
             run = _Run(child, driver, asked, say)
             code = run.to_the_end()
         finally:
+            if busy is not None:
+                busy.close()
             _end(child, tree)
         return Learnt(driver, gpus, cap, code, bytes(run.tail))
 
