@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from gsub.learning import Asked, Learnt
     from profiler.answers import WorkloadCurve
 
-_MOST_LINES = 20
+_MOST_LINES: Final = 20
+_DIGITS: Final = 12
 
 
 @click.command(cls=Verbatim, options_metavar="[OPTIONS]")
@@ -259,14 +260,21 @@ def _is(one: WorkloadCurve, name: str) -> bool:
     return owned(name) in known or any(each.startswith(name) for each in known)
 
 
+def _short(name: str) -> str:
+    """A name of the user's own as it is, a digest by its beginning, which `--show` understands too."""
+    kind, _, rest = name.partition(":")
+    return rest if kind == "own" else f"{kind}:{rest[:_DIGITS]}"
+
+
 def _about(one: WorkloadCurve) -> Iterator[str]:
     import time
 
     from gsub.render import count
     from profiler.wording import size, span
 
-    gpus = f"{count(one.gpus, 'GPU')}{f' of type {one.gpu_type}' if one.gpu_type else ''}"
-    yield f"{one.workload}: {count(one.runs, 'run')} on {gpus}, the last {span(max(time.time() - one.at, 0))} ago"
+    kind = f" of type {one.gpu_type}" if one.gpu_type else ""
+    when = span(max(time.time() - one.at, 0))
+    yield f"{_short(one.workload)}: {count(one.runs, 'run')} on {count(one.gpus, 'GPU')}{kind}, the last {when} ago"
     if one.knee is not None:
         more = "; more than were tried may give more" if one.open_end else ""
         sure = f" +- {one.spread:.1f}" if one.spread is not None else ""

@@ -7,17 +7,25 @@ import os
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gsub.cli import main
 from gsub.curve_view import plot, rows
 from gsub.learning import Asked, Learnt, learn_here
 from gsub.sparkline import ASCII, BLOCKS
+from profiler.answers import Curves
 from profiler.curves import Point
 from profiler.lever import EMULATED
+from profiler.munge import Munge
+from profiler.points import Measured
+from profiler.records import new_id
+from profiler.sealed import Service
 from profiler.sensitivity import Budget
+from tests.cli.service import PATIENCE, Site, keeper
 from tests.train.running import HELPER
 
 QUICK = Budget(points=7, seconds=30, each=0.6, longest=2, steps=6, settling=0.05)
@@ -141,6 +149,43 @@ def test_the_shell_of_an_allocation_on_the_login_node_is_no_place(
     monkeypatch.delenv("SLURMD_NODENAME", raising=False)
     assert main(["learn", "--here", "--", "true"]) == 2
     assert "srun" in capsys.readouterr().err
+
+
+# --- what is known ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with keeper(tmp_path_factory.mktemp("keeper")) as found:
+        service = Service(found.url, Munge(found.socket), {os.geteuid()}, PATIENCE)
+        for names in (("own:my-resnet",), ("run:" + "a1" * 16, "args:" + "b2" * 16)):
+            points = tuple(Point(cpus, min(cpus, 6.0), 0.02, at=time.time()) for cpus in (16, 8, 4, 6))
+            measured = Measured(new_id(), time.time(), "learn", names, gpu_type="a100", cap=16, points=points)
+            answer = service.ask("POST", "/v1/points", msgspec.json.encode(measured))
+            assert answer.status == 200, answer
+        until = time.monotonic() + PATIENCE
+        while len(msgspec.json.decode(service.ask("GET", "/v1/curves").body, type=Curves).curves) < 2:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        yield found
+
+
+def test_what_is_known_is_plotted(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("GSUB_SITE", str(site.file))
+    assert main(["learn", "--show"]) == 0
+    out = capsys.readouterr().out
+    assert "my-resnet: 1 run on 1 GPU of type a100" in out
+    assert "run:a1a1a1a1a1a1: " in out
+    assert out.count("CPUs for each GPU: 6") == 2
+    assert out.count("<- the knee") == 2
+    for name in ("My ResNet", "own:my"):
+        assert main(["learn", "--show", name, "--json"]) == 0
+        (one,) = json.loads(capsys.readouterr().out)["curves"]
+        assert (one["workload"], one["knee"], len(one["measured"])) == ("own:my-resnet", 6, 4)
+    assert main(["learn", "--show", "other"]) == 1
+    assert "nothing was measured of a workload other" in capsys.readouterr().err
 
 
 # --- plots ------------------------------------------------------------------------------------------------------------
