@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Clearance,
         Curves,
         DecisionAnswer,
+        EarlyFailures,
         Jobs,
         Reasons,
         Resubmissions,
@@ -115,6 +116,12 @@ class Records:
         from profiler.answers import Reasons
 
         return self._decoded(self._ask(f"/v1/reasons?{urlencode(query)}"), Reasons)
+
+    def early(self, gpus: int) -> EarlyFailures:
+        """After how long jobs with several GPUs, or with one, failed of what a smoke run would have seen."""
+        from profiler.answers import EarlyFailures
+
+        return self._decoded(self._ask(f"/v1/early?gpus={max(gpus, 1)}"), EarlyFailures)
 
     def bad_nodes(self) -> BadNodes:
         """Nodes that jobs keep off; for an operator all that speaks against nodes."""

@@ -195,6 +195,16 @@ class Verdicts(msgspec.Struct, frozen=True, omit_defaults=True):
     next: str | None = None
 
 
+class EarlyFailures(msgspec.Struct, frozen=True, omit_defaults=True):
+    """After how long jobs of a kind failed of what a smoke run would have seen, of all users, without names.
+
+    `jobs` are those that failed so or ran for ten minutes and longer; `failed` run times in seconds, ascending.
+    """
+
+    jobs: int
+    failed: tuple[float, ...] = ()
+
+
 class Similar(msgspec.Struct, frozen=True, omit_defaults=True):
     """Other failures of the same user that look like this one, since `days` days before it.
 

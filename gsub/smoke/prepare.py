@@ -86,7 +86,7 @@ def _ready(
     from gsub.smoke import passes
     from gsub.smoke.footing import key_of
     from gsub.smoke.plan import Plan
-    from gsub.smoke.price import price_line, seconds_of
+    from gsub.smoke.price import history_of, price_line, seconds_of
     from gsub.smoke.submission import Order, environment_folder, output_of
     from gsub.workload_name import identified
 
@@ -104,7 +104,7 @@ def _ready(
     if passed is not None:
         return Ready(wanted.way, wanted.asked, passed=passed, own=own)
     way, note = _way(wanted.way, own, real)
-    history = None
+    history = history_of(site, real.gpus)
     several = real.gpus > 1
     seconds = seconds_of(site, history, several=several, learn=wanted.learn, limit=real.seconds)
     output = output_of(state, real.folder)

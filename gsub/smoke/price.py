@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
+
+from gsub.briefly import briefly
 
 if TYPE_CHECKING:
     from profiler.early import History
     from site_configs.site_model import Site
 
-__all__ = ["LEARNING", "SHORTEST", "price_line", "seconds_of"]
+__all__ = ["BUDGET", "LEARNING", "SHORTEST", "history_of", "price_line", "seconds_of"]
+
+BUDGET: Final = 0.5
+"""Seconds that a submission may wait for the site's history."""
 
 LEARNING: Final = 240.0
 """Seconds that a learning run has at least: three minutes for the curve, and what comes before the first step."""
 SHORTEST: Final = 30.0
 """A real job with a shorter limit than this is not worth a run of its own."""
+
+
+def history_of(site: Site, gpus: int, *, budget: float = BUDGET) -> History | None:
+    """When jobs like this failed at this site, as its service tells in `budget` seconds; None where it does not."""
+    if not site.service.url:
+        return None
+    from profiler.early import History
+
+    found: list[History] = []
+
+    def look(until: float) -> list[str]:
+        from gsub.service import of_site
+
+        told = of_site(site, timeout=max(0.05, until - time.monotonic())).early(gpus)
+        found.append(History.of(told.jobs, told.failed))
+        return []
+
+    briefly(look, budget)
+    return found[0] if found else None
 
 
 def seconds_of(

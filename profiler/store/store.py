@@ -24,6 +24,7 @@ from sqlalchemy import Connection
 from profiler.answers import (
     Clearance,
     DecisionAnswer,
+    EarlyFailures,
     Events,
     Jobs,
     JobSummary,
@@ -38,6 +39,7 @@ from profiler.points import Measured
 from profiler.records import Record
 from profiler.resubmissions import PastAttempt, Resubmission
 from profiler.store import clearances as clearances_
+from profiler.store import early as early_
 from profiler.store import enrich, ingest, judging, queries, upgrade
 from profiler.store import points as points_
 from profiler.store import resubmissions as resubmissions_
@@ -45,6 +47,7 @@ from profiler.store import retention as retention_
 from profiler.store import verdicts as verdicts_
 from profiler.store.backup import Copied, back_up
 from profiler.store.bulk import lock
+from profiler.store.early import EarlyQuery
 from profiler.store.engine import Engines
 from profiler.store.errors import StoreError, told
 from profiler.store.facts import JobFacts, Wanted
@@ -316,6 +319,11 @@ class Store:
         """Failures by reason over a span of time, the costliest first."""
         with self.reading("The table of reasons cannot be made.") as connection:
             return verdicts_.reasons(connection, query)
+
+    def early_failures(self, query: EarlyQuery) -> EarlyFailures:
+        """After how long jobs failed of what a smoke run would have seen."""
+        with self.reading("The history of early failures cannot be read.") as connection:
+            return early_.early_failures(connection, query)
 
     # Upkeep
 

@@ -18,6 +18,7 @@ from profiler.answers import (
     BadNodes,
     Curves,
     DecisionAnswer,
+    EarlyFailures,
     Events,
     Jobs,
     JobSummary,
@@ -33,6 +34,7 @@ from profiler.answers import (
 )
 from profiler.records import JobEnded, JobFinding, JobStarted
 from profiler.store import CursorError, EventQuery, JobQuery, ReasonsQuery, Store, VerdictQuery
+from profiler.store.early import EarlyQuery
 from profiler.store.queries import LIMIT
 from site_configs.hostlist import natural
 from slurm_plugins.service.keeper.app import Answer, Endpoint, Request
@@ -106,6 +108,7 @@ _RESTARTS = whole(
     "restarts", "Which attempt: how often it was requeued before. Default: the last one.", 0, 1 << 20
 )
 NODE: Final = word("name", "The node's name.", r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}", "a node's name")
+_GPUS = whole("gpus", "Of jobs with several GPUs, or of those with one. Default: several.", 1, 1_000_000)
 _PAGE = (
     whole("limit", "At most so many. Default 100.", 1, LIMIT),
     word(
@@ -322,6 +325,14 @@ def curves(store: Store, asked: Asked) -> Curves:
     return Curves(tuple(one for one in found.curves if wanted in (one.workload, *one.also)))
 
 
+def early(store: Store, asked: Asked) -> EarlyFailures:
+    """After how long jobs failed of what a smoke run would have seen, in the last 90 days: of all users, no names."""
+    several = asked.query.get("gpus", 2) > 1
+    return store.early_failures(
+        EarlyQuery(cluster=asked.cluster, several=several, since=time.time() - 3 * _MONTH)
+    )
+
+
 QUESTIONS: Final[tuple[Question, ...]] = (
     Question("/v1/jobs", Jobs, jobs, query=(*_FILTERS, *_SPAN, _ENDED, *_PAGE)),
     Question("/v1/jobs/{id}", JobSummary, job, path=(_JOB,), query=(_RESTARTS,)),
@@ -333,6 +344,7 @@ QUESTIONS: Final[tuple[Question, ...]] = (
     Question("/v1/jobs/{id}/decision", DecisionAnswer, job_decision, path=(_JOB,), query=(_RESTARTS,)),
     Question("/v1/verdicts", Verdicts, verdicts, query=(_USER, *_WHY, *_SPAN, *_PAGE)),
     Question("/v1/reasons", Reasons, reasons, query=(_USER, _ACCOUNT, *_SPAN)),
+    Question("/v1/early", EarlyFailures, early, query=(_GPUS,)),
     Question("/v1/nodes", Nodes, nodes, operators=True),
     Question(
         "/v1/nodes/{name}/events", Events, node_events, path=(NODE,), query=(*_SPAN, *_PAGE), operators=True
