@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ class Job:
     name: str
     words: tuple[str, ...]
     options: tuple[str, ...] = ("--gpus=1", "--nodes=1")
+    command: tuple[str, ...] = ("sbatch",)
     other: str = ""
     """Another script than the pipeline's own."""
 
@@ -70,13 +71,11 @@ class Rig:
         """A file in the user's folder."""
         self.cluster.run(["sh", "-c", 'cat >"$0"', name], user=self.user, input=text, check=True)
 
-    def submit(
-        self, job: Job, env: Mapping[str, str] | None = None, command: Sequence[str] = ("sbatch",)
-    ) -> str:
+    def submit(self, job: Job, env: Mapping[str, str] | None = None) -> str:
         """The id of the job."""
         name = f"{job.name}.sh"
         self.write(name, job.script)
-        argv = [*command, "--parsable", f"--job-name={job.name}", "--output=%j.out", *job.options, name]
+        argv = [*job.command, "--parsable", f"--job-name={job.name}", "--output=%j.out", *job.options, name]
         done = self.cluster.run(argv, user=self.user, env=env)
         if done.returncode:
             raise RuntimeError(f"{' '.join(argv)}: {done.stderr}")
@@ -134,6 +133,21 @@ class Rig:
         path.write_text("".join(lines))
         path.chmod(0o644)
         self.cluster.write_site(self.cluster.paths.site.read_text())  # with which it reads the file
+
+    def await_curves(self, names: Iterable[str], timeout: float = 60) -> None:
+        """Until the service has made curves of what was delivered to it. Raises RuntimeError after so many seconds."""
+        path = self.cluster.paths.gsub_state / "curves.jsonl"
+        missing = set(names)
+        deadline = time.monotonic() + timeout
+        while missing:
+            if time.monotonic() > deadline:
+                raise RuntimeError(
+                    f"after {timeout:.0f} s there are no curves of {', '.join(sorted(missing))}"
+                )
+            time.sleep(0.5)
+            text = path.read_text() if path.exists() else ""
+            missing -= {json.loads(line)["workload"] for line in text.splitlines()}
+        time.sleep(3)  # decisions take a new file within two seconds
 
 
 @contextmanager

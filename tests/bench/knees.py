@@ -4,9 +4,10 @@
 
 Emulated pipelines with knees drawn at random between 3 and 24 CPUs run as jobs on a real Slurm with the real service,
 on nodes of 64 emulated CPUs and 8 emulated GPUs. First `gsub learn --here` measures each of them, several side by side
-(they mostly sleep). Then each is submitted three times: as it is, when the service decides with what was learnt; with
-gsub off, when it gets its GPU's share (8 CPUs); and with gsub off and 32 CPUs, for the best that it can do. Told are
-the knees, the seconds that learning took, and the throughput that was measured in these runs.
+(they mostly sleep), and delivers what it found to the service. Then each is submitted three times: with `gsub`, when
+the service decides with what was learnt; with gsub off, when it gets its GPU's share (8 CPUs); and with gsub off and 32
+CPUs, for the best that it can do. Told are the knees, the seconds that learning took, and the throughput that was
+measured in these runs.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from profiler.curves import Point, fit
+from profiler.curves import Point
 from site_configs.devcluster.spec import RELEASES
 from tests.bench.emulated_jobs import Job, Ran, Rig, rig
 from tests.bench.emulated_pipeline import LEVER, Shape, drawn
@@ -44,16 +45,22 @@ class Workload:
     draw: int
 
     @property
-    def job(self) -> Job:
+    def plain(self) -> Job:
         """The job that a user submits again and again."""
         return Job(self.name, (f"--draw={self.draw}", f"--seconds={RUN_S}", f"--tell={self.tell}"))
+
+    @property
+    def job(self) -> Job:
+        """The same by gsub, under the name by which it was learnt."""
+        return replace(self.plain, command=("gsub", f"--workload={self.name}"))
 
     @property
     def learning(self) -> Job:
         """The job that measures it: the same script, within `gsub learn --here`."""
         words = f"gsub learn --here --json --workload={self.name} -- bash {self.name}.sh"
         script = f'#!/bin/bash\nexport {LEVER}="$PWD/cpus-$SLURM_JOB_ID"\n{words}\necho "{{\\"seconds\\": $SECONDS}}"\n'
-        return Job(f"learn-{self.name}", (), ("--gpus=1", "--nodes=1", f"--cpus-per-gpu={CAP}"), script)
+        options = ("--gpus=1", "--nodes=1", f"--cpus-per-gpu={CAP}")
+        return Job(f"learn-{self.name}", (), options, other=script)
 
 
 @dataclass(frozen=True)
@@ -104,10 +111,13 @@ def learnt(rig: Rig, job: str) -> Learnt:
     text = rig.output(job)
     facts: dict[str, Any] = {}
     try:
-        facts = json.loads(text[text.index("{") : text.rindex("{")])
-        seconds = json.loads(text[text.rindex("{") :])["seconds"]
+        for line in text.splitlines():
+            if line.startswith("{"):
+                facts |= json.loads(line)
         points = tuple(Point(**point) for point in facts["points"])
-        return Learnt(facts["knee"], facts["sure"], seconds, points, (facts["limit"] or {}).get("text", ""))
+        return Learnt(
+            facts["knee"], facts["sure"], facts["seconds"], points, (facts["limit"] or {}).get("text", "")
+        )
     except (ValueError, KeyError, TypeError):
         raise RuntimeError(f"learning job {job} told nothing of use:\n{text[-3000:]}") from None
 
@@ -117,15 +127,13 @@ def measured(rig: Rig, workloads: Sequence[Workload]) -> list[Found]:
     begun = time.monotonic()
     known = learn(rig, workloads)
     print(f"  learnt {len(workloads)} workloads side by side in {time.monotonic() - begun:.0f} s", flush=True)
-    rig.know([(one.job, fit(each.points)) for one, each in zip(workloads, known, strict=True)])
-    both: list[tuple[Job, dict[str, str]]] = [(one.job, {}) for one in workloads] + [
-        (one.job, {"GSUB": "off"}) for one in workloads
-    ]
-    ran = rig.run_all(both)
+    rig.await_curves([f"own:{one.name}" for one in workloads])
+    off = {"GSUB": "off"}
+    ran = rig.run_all([(one.job, {}) for one in workloads] + [(one.plain, off) for one in workloads])
     all_cpus = [
-        Job(one.name, one.job.words, (*one.job.options, f"--cpus-per-gpu={CAP}")) for one in workloads
+        replace(one.plain, options=(*one.plain.options, f"--cpus-per-gpu={CAP}")) for one in workloads
     ]
-    best = rig.run_all([(job, {"GSUB": "off"}) for job in all_cpus])
+    best = rig.run_all([(job, off) for job in all_cpus])
     count = len(workloads)
     return [Found(*each) for each in zip(workloads, known, ran[:count], ran[count:], best, strict=True)]
 
