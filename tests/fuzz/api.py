@@ -19,6 +19,7 @@ from profiler.answers import Problem
 from profiler.findings import Evidence
 from profiler.store import JobFacts, Store
 from slurm_plugins.service.keeper.server import listening, serve
+from tests.curves.place import measured
 from tests.fuzz import words
 from tests.keeper.door import ADA, BOB, OPERATOR, Door, Got, batch, new_store
 from tests.store.records import CLUSTER, T0, ended, event, judge_by_logs, series, started, usage
@@ -28,7 +29,7 @@ SECRET = "wonderland"
 """Stands in every record of ada's, and in none of another's."""
 _OVER_A_SOCKET = 20
 """One request of so many goes over a socket."""
-_STATUS = frozenset({200, 400, 401, 403, 404, 405, 411, 413, 415})
+_STATUS = frozenset({200, 400, 401, 403, 404, 405, 411, 413, 415, 429})
 _METHODS = (*["GET"] * 24, *["POST"] * 4, "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE", "get", "X" * 300)
 _PATHS = (
     *(
@@ -42,6 +43,9 @@ _PATHS = (
         "/v1/jobs/1/decision",
         "/v1/verdicts",
         "/v1/reasons",
+        "/v1/curves",
+        "/v1/points",
+        "/v1/points",
     ),
     *("/v1/nodes", "/v1/nodes/n1/events", "/v1/records", "/healthz", "/metrics", "/v1/openapi.json", "/"),
 )
@@ -59,6 +63,7 @@ _NAMES = (
     "node",
     "reason",
     "fingerprint",
+    "workload",
 )
 _VALUES = (
     "1",
@@ -117,7 +122,7 @@ def request(random: Random, door: Door) -> Asked:
     method = random.choice(_METHODS)
     body = b""
     if method in ("POST", "PUT") or random.random() < 0.05:
-        good = batch(started(2, uid=BOB))
+        good = batch(started(2, uid=BOB)) if "points" not in path else msgspec.json.encode(measured())
         body = random.choice((good, words.mangle(random, good), words.noise(random), b""))
     credential = None
     if random.random() < 0.15:
