@@ -11,7 +11,7 @@ text]: `syntax`, `missing` (modules that are not there), `names` (that a module 
 this way.
 """
 
-# ruff: noqa: UP031, PTH109, PTH110, PTH118, PTH119, PTH120, PTH208, D102, PLW2901 - for old Pythons, paths are text
+# ruff: noqa: UP031, PTH109, PTH110, PTH118, PTH120, PTH208, D102, PLW2901 - for old Pythons, paths are text
 
 import ast
 import json
@@ -218,7 +218,8 @@ class Look:
         self.waiting: list[tuple[str, list[str], bool]] = []
         self.seen: set[str] = set()
         self.trees: dict[str, ast.Module | None] = {}
-        self.bound: dict[str, set[str] | None] = {}
+        self.closed: dict[str, bool] = {}
+        self.bound: dict[str, set[str]] = {}
 
     def run(self) -> None:
         """Each file: does it compile, and what it imports."""
@@ -242,7 +243,6 @@ class Look:
         if path in self.trees:
             return self.trees[path]
         self.trees[path] = None
-        self.bound[path] = None
         data = read(path)
         if data is None:
             return None
@@ -257,8 +257,7 @@ class Look:
         except (ValueError, RecursionError, MemoryError, OverflowError):
             return None
         self.trees[path] = tree
-        if not ANY_NAME.search(data) and not LOOSE.search(data):
-            self.bound[path] = names_of(tree, os.path.basename(path) == "__init__.py")
+        self.closed[path] = not ANY_NAME.search(data) and not LOOSE.search(data)
         return tree
 
     def add(self, found: Found) -> None:
@@ -306,9 +305,13 @@ class Look:
         """Whether a module of the user's own may have a name."""
         if not found.origin.endswith(".py"):
             return True
-        self.tree(found.origin)
+        tree = self.tree(found.origin)
+        if tree is None or not self.closed[found.origin]:
+            return True
+        if found.origin not in self.bound:
+            self.bound[found.origin] = names_of(tree, found.folders is not None)
         bound = self.bound[found.origin]
-        return bound is None or name in bound or "__getattr__" in bound
+        return name in bound or "__getattr__" in bound
 
 
 def names_of(tree: ast.Module, package: bool) -> "set[str]":
