@@ -219,11 +219,17 @@ def owned(name: str) -> str:
     return f"own:{line[:_MAX_NAME].lower()}" if line else ""
 
 
-@lru_cache(maxsize=32)
 def like(script: str, name: str, tail: int = 0) -> str:
     """The fingerprint of a script without what changes from run to run, with the name's stem; empty for no script."""
-    body = _counted(_script(script[:_MAX_SCRIPT]))
+    body = _words_of(script[:_MAX_SCRIPT])
     return f"like:{_digest(f'{tail}{chr(10)}{body}{chr(0)}{stem(name)}')}" if body else ""
+
+
+@lru_cache(
+    maxsize=32
+)  # reading a script's words takes some milliseconds, and a sweep has a name for each of its jobs
+def _words_of(script: str) -> str:
+    return _counted(_script(script))
 
 
 def exact(script: str, name: str, tail: int = 0) -> tuple[str, ...]:
