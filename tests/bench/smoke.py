@@ -4,11 +4,11 @@
 
 The broken ones are submitted by `gsub --smoke=race` and `--smoke=gate` while one GPU is taken, so that no real job
 starts, and then by plain `sbatch` on the empty cluster: told is where each stops, and the GPU-minutes that it held.
-A minute of a script's life takes `--minute` seconds (default 4), and so does one of the smoke run's 3.5: GPU-minutes
-are of the scripts' own time. What Slurm takes to start and end a job is not scaled, so it counts for more than it is,
-on both sides. The good ones are submitted in both ways; while their real jobs wait, every file of theirs must be as it
-was, and afterwards every real job must end well. Then smokes that are preempted, lose their node or never start.
-Exit 1 when a good script was held or not run, or a file was changed.
+A minute of a script's life takes `--minute` seconds (default 6), a smoke run 30 s, the shortest that there is:
+GPU-minutes are of the scripts' own time. What Slurm and gsub take to start and end a job is not scaled, so it counts
+for more than it is, on both sides. The good ones are submitted in both ways; while their real jobs wait, every file of
+theirs must be as it was, and afterwards every real job must end well. Then smokes that are preempted, lose their node
+or never start. Exit 1 when a good script was held or not run, or a file was changed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from site_configs.devcluster.spec import RELEASES
 from tests.bench.smoke_scripts import BROKEN, GOOD, SLOW, Case
 from tests.bench.smoke_stage import Asked, Job, Stage, stage, tree
 
-SMOKE_MIN = 3.5
-"""What `profiler.early.smoke_time` says before a site has a history of its own."""
+SMOKE_S = 30.0
+"""At 6 s a minute five minutes of the script's; `profiler.early.smoke_time` says 3.5 before a site has a history."""
 GPUS = 16
 
 
@@ -76,12 +76,13 @@ def broken(stage: Stage, cases: Sequence[Case]) -> list[Row]:
             stage.admin("scancel", *ids)
     plain = submitted(stage, cases, "sbatch")
     stage.wait("the plain jobs", lambda: not stage.queue(), 400)
-    jobs = stage.jobs()
+    jobs, fine = stage.jobs(), stage.seconds()
     rows = []
     for way, (asked, ends) in ways.items():
         for one, alone in zip(asked, plain, strict=True):
             where, seconds, note = ends[one.name]
-            cost = jobs[alone.job].gpu_seconds / stage.minute if alone.job else 0.0
+            took = jobs[alone.job].seconds if alone.job in jobs else 0
+            cost = fine.get(alone.job, took) * GPUS / stage.minute if alone.job else 0.0
             rows.append(Row(one.case.name, way, where, one.case.stops, seconds / stage.minute, cost, note))
     return rows
 
@@ -97,7 +98,8 @@ def stopped(stage: Stage, one: Asked) -> tuple[str, float, str]:
     found = stage.result(smoke.job)
     held = stage.queue().get(one.job, ("", "", ""))[2] == "JobHeldUser"
     note = f"{found.outcome} {found.reason} {found.sentence}" if found else f"no result; {smoke.state}"
-    return ("smoke" if held else "nothing"), smoke.gpu_seconds, note
+    seconds = stage.seconds().get(smoke.job, smoke.seconds) * smoke.gpus
+    return ("smoke" if held else "nothing"), seconds, note
 
 
 # --- good scripts -----------------------------------------------------------------------------------------------------
@@ -200,7 +202,7 @@ def scenes(stage: Stage) -> list[Good]:
             stage.cluster.start("slurmd-n2")
             stage.admin("scontrol", "update", "NodeName=n2", "State=RESUME")
             found.append((one, way, smoke, "smoke loses its node"))
-    stage.bounds(SMOKE_MIN * stage.minute, 20)
+    stage.bounds(SMOKE_S, 20)
     everything = ("-N", str(stage.cluster.spec.nodes), "--gpus-per-node=8")
     for way in ("race", "gate"):
         with stage.taken(*everything, name="blocker"):
@@ -285,7 +287,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="What smoke is worth.")
     parser.add_argument("--slurm", choices=RELEASES, default="host")
     parser.add_argument("--nodes", type=int, default=2)
-    parser.add_argument("--minute", type=float, default=4.0, help="seconds that a minute of a script takes")
+    parser.add_argument("--minute", type=float, default=6.0, help="seconds that a minute of a script takes")
     parser.add_argument("--only", choices=("broken", "good", "scenes"))
     parser.add_argument("--case", help="only cases with this in their name")
     parser.add_argument("--cluster", help="its name; one that is up stays up")
@@ -296,7 +298,7 @@ def main() -> int:
     name = asked.cluster or f"smoke-{os.getpid()}"
     rows: list[Row] = []
     fine: list[Good] = []
-    with stage(name, asked.slurm, asked.nodes, asked.minute, smoke_s=SMOKE_MIN * asked.minute) as here:
+    with stage(name, asked.slurm, asked.nodes, asked.minute, smoke_s=SMOKE_S) as here:
         if asked.only in (None, "broken"):
             rows = broken(here, pick[0])
         if asked.only in (None, "good"):

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -21,6 +22,10 @@ from tests.bench.smoke_scripts import Case
 
 T = TypeVar("T")
 STANDIN: Final = Path(__file__).parents[1] / "smoke/scripts"
+_BEGAN: Final = re.compile(
+    r"^\[(?P<at>[\d:T.-]+)\] .*(?:sched: Allocate|_start_job: Started|Started) JobId=(?P<job>\d+) "
+)
+_DONE: Final = re.compile(r"^\[(?P<at>[\d:T.-]+)\] _job_complete: JobId=(?P<job>\d+) ")
 _ENDED: Final = frozenset(
     {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
     | {"TIMEOUT"}
@@ -179,6 +184,16 @@ class Stage:
                 f"{text}PriorityWeightAge=100000\nPriorityMaxAge=0-01:00:00\nPriorityCalcPeriod=00:01:00\n"
             )
             self.admin("scontrol", "reconfigure")
+
+    def seconds(self) -> dict[str, float]:
+        """How long each job without tasks of an array held its nodes: slurmctld's log has it finer than the books."""
+        found: dict[str, list[float]] = {}
+        for line in (self.cluster.paths.log / "slurmctld.log").read_text(errors="replace").splitlines():
+            row = _BEGAN.search(line) or _DONE.search(line)
+            if row:
+                moment = datetime.fromisoformat(row["at"]).timestamp()
+                found.setdefault(row["job"], []).append(moment)
+        return {job: max(times) - min(times) for job, times in found.items() if len(times) > 1}
 
     def smokes(self, names: set[str]) -> dict[str, Job]:
         """The smoke jobs of submissions, by the submission's name."""
