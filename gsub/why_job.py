@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -234,7 +235,32 @@ def _wait(live: Job, client: SlurmClient, now: datetime) -> Wait | None:
     if (live.reason or "") in _QUEUE:
         with suppress(SlurmError):  # the reason stands without them
             queue, nodes = client.jobs(), client.nodes()
-    return waiting(live, now, queue, nodes)  # type: ignore[arg-type]
+    wait = waiting(live, now, queue, nodes)  # type: ignore[arg-type]
+    return _held_by_smoke(live, wait) if live.held else wait
+
+
+def _held_by_smoke(live: Job, wait: Wait) -> Wait:
+    """Why it is held, where a smoke run of this user's did that."""
+    from gsub.smoke.kept import holder_of
+    from gsub.smoke.submission import environment_folder
+    from gsub.term import one_line
+
+    state = environment_folder(os.environ)
+    result = holder_of(state, live.array_job_id or live.id) if state is not None else None
+    if result is None:
+        return wait
+    shown = live.array_job_id or live.shown_id
+    evidence = tuple(
+        one_line(f"{one.file}:{one.line}: {one.text}" if one.line else f"{one.file}: {one.text}")
+        for one in result.evidence[:3]
+    )
+    does = f"{one_line(result.advice)} " if result.advice else ""
+    return dataclasses.replace(
+        wait,
+        sentence=f"its smoke run (job {result.smoke}) failed and holds it: {one_line(result.sentence)}",
+        facts=(*evidence, *wait.facts),
+        advice=f"{does}gsub cancel {shown}, and submit it again; 'scontrol release {shown}' lets it run all the same",
+    )
 
 
 # --- judged here, by its logs as far as this user may read them -----------------------------------------------------
