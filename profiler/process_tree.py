@@ -118,7 +118,12 @@ def _own() -> Iterator[Process]:
 def _about(pid: int) -> Process | None:
     """What /proc/PID/stat tells (proc(5)); None when it has gone or is dead but not waited for."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
+        # Not by pathlib: a turn of the driver reads hundreds of these
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            text = os.read(descriptor, 4096)
+        finally:
+            os.close(descriptor)
         # The name may have blanks and parentheses: what follows the last one is figures
         head, _, rest = text.rpartition(b")")
         words = rest.split()
