@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,9 @@ _SHORT: Final = 70  # characters of a folder in which a Unix socket can be made:
 _HEADER: Final = 512  # bytes of a script's first line
 _OFFLINE: Final = {"WANDB_MODE": "offline", "NEPTUNE_MODE": "offline", "CLEARML_OFFLINE_MODE": "1"}
 """Trackers of experiments by variables of theirs: a smoke run is none of a user's experiments."""
+_QUOTED: Final = re.compile(r"[\"']([^\"'\n]{1,200})[\"']")
+_WORDS: Final = frozenset({"ray", "flux", "su", "sg", "prun", "shifter", "sarus"})
+"""Programs whose names are words of other things, too: keys, variables, options."""
 
 
 def environment(
@@ -87,11 +91,19 @@ def named(plan: Plan) -> tuple[list[str], list[str]]:
     for word in dict.fromkeys(words):
         if len(texts) < 32 and word.endswith((".sh", ".bash", ".py", ".slurm", ".sbatch")):
             with suppress(OSError, ValueError):
-                # Python's text names such programs in quotes; a false find only means that no overlay is laid
-                texts.append(
-                    read_file(os.path.join(plan.cwd, word), 1 << 18).decode(errors="replace")  # noqa: PTH118
-                )
+                found = read_file(os.path.join(plan.cwd, word), 1 << 18).decode(errors="replace")  # noqa: PTH118
+                texts.append(_quoted(found) if word.endswith(".py") else found)
     return words, texts
+
+
+def _quoted(text: str) -> str:
+    """What stands in quotes in Python's text, a line each: there it names the programs that it calls.
+
+    >>> _quoted("flux = ray.sum()\\nsubprocess.run(['srun', '-n1'], env={'ray': 1})")
+    'srun\\n-n1'
+    """
+    found = _QUOTED.findall(text)
+    return "\n".join(one for one in found if one not in _WORDS)
 
 
 def _home() -> str:

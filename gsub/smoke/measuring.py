@@ -93,7 +93,7 @@ class Measuring:
         if not plan.workload or (not self.points and not result.peak_memory) or result.outcome == "failed":
             return ""
         try:
-            from gsub import points
+            from gsub.points import deliver, gpu_type
             from profiler.points import Measured
             from profiler.records import new_id
 
@@ -103,14 +103,14 @@ class Measuring:
                 source="learn" if plan.learn else "smoke",
                 workload=plan.workload[:8],
                 cluster=plan.cluster,
-                gpu_type=plan.gpu_type or points.gpu_type(environ),
+                gpu_type=plan.gpu_type or gpu_type(environ),
                 gpus=max(plan.gpus, 1),
                 cap=max(plan.cpus, _cpus(environ)),
                 points=self._driver.points[-64:] if self._driver is not None else (),
                 peak_memory=result.peak_memory or None,
                 job=result.smoke,
             )
-            return points.deliver(measured, environ)
+            return deliver(measured, environ)
         except Exception as error:  # a run is judged whether or not its figures arrive
             return f"its figures were not kept ({type(error).__name__}: {error})"
 

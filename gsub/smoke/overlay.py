@@ -28,7 +28,8 @@ __all__ = ["OUTSIDE", "NoOverlayError", "Overlay", "laid", "outside"]
 OUTSIDE: Final = re.compile(
     r"(?<![\w./-])(?:[\w./-]*/)?(srun|sbatch|salloc|sbcast|mpirun|mpiexec(?:\.\w+)?|orterun|prun|prterun|jsrun|aprun|"
     r"ibrun|flux|ssh|pdsh|clush|pbsdsh|docker|podman|apptainer|singularity|enroot|ch-run|shifter|sarus|udocker|nerdctl|"
-    r"sudo|unshare|horovodrun|ray)(?![\w=/.-])"
+    r"sudo|su|sg|newgrp|unshare|horovodrun|ray|sshfs|fusermount3?|s3fs|gcsfuse|goofys|mount-s3|squashfuse|ratarmount)"
+    r"(?![\w=/.-])"
 )
 """Programs that start others elsewhere, or want namespaces of their own."""
 _NEWNS, _NEWUSER = 0x00020000, 0x10000000

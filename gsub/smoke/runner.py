@@ -9,6 +9,7 @@ stands in the way of the real job: it is told, and the exit code is 0.
 
 from __future__ import annotations
 
+import io
 import os
 import pwd
 import shutil
@@ -42,6 +43,9 @@ __all__ = ["Ended", "Run", "main", "run"]
 
 _TURN: Final = 0.1  # seconds between two looks at the clock
 _LOOK: Final = 1.0  # seconds between two samples
+_SHARE: Final = (
+    20  # times as long as a look took, nothing is looked at: a node may have thousands of processes
+)
 _PATIENCE: Final = 10.0
 """Seconds from TERM to KILL when its time is up."""
 _HURRY: Final = 3.0
@@ -81,6 +85,9 @@ class Run:
 
 def main() -> int:
     """Run the plan on standard input; the exit code of the smoke job."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # whatever the locale, a name of a file is told somehow
     try:
         plan = decoded(sys.stdin.buffer.read(_MOST_PLAN))
     except (PlanError, OSError) as error:
@@ -230,15 +237,16 @@ def _start(job: Run, script: Path) -> Watched:
     plan = job.plan
     environ = environment(job.environ, job.folder, plan.array, plan.name)
     argv = [*shebang(plan.script), str(script), *plan.args]
+    mark = environ["GSUB_STEPS"]
     if job.overlay is not None:
         try:
             before = job.overlay.enter(plan.cwd)
-            return Watched(argv, cwd=plan.cwd, environ=environ, before=before)
+            return Watched(argv, cwd=plan.cwd, environ=environ, mark=mark, before=before)
         except (OSError, subprocess.SubprocessError):
             job.overlay.remove()
             job.overlay = None
             job.kept_why = "no overlay could be laid when it began"
-    return Watched(argv, cwd=plan.cwd, environ=environ)
+    return Watched(argv, cwd=plan.cwd, environ=environ, mark=mark)
 
 
 # -- while it runs ----------------------------------------------------------------------------------------------------
@@ -261,8 +269,9 @@ def _watch(job: Run, watched: Watched, left: Callable[[], str]) -> Ended:
             return Ended("time")
         if seconds >= look:
             watched.look()
-            # often at the start, when files are opened and steps begin
-            look = seconds + (_LOOK if seconds > 10 * _LOOK else _LOOK / 5)
+            # often at the start, when files are opened and steps begin; rarely where a look takes long
+            pause = _LOOK if seconds > 10 * _LOOK else _LOOK / 5
+            look = watched.seconds + max(pause, _SHARE * (watched.seconds - seconds))
             if job.overlay is not None and job.overlay.too_much:
                 return Ended("room")
         measuring.turn()

@@ -191,7 +191,8 @@ OURS: Final = (
 
 BESIDE: Final = (
     Row("overlay", r"Invalid cross-device link|Value too large|Operation not permitted|Stale file handle|"
-                   r"Read-only file system|Permission denied|Errno (?:1|13|18|30|75|116)\b",
+                   r"Read-only file system|Permission denied|Inappropriate ioctl|Operation not supported|"
+                   r"Bad owner or permissions|dubious ownership|Errno (?:1|13|18|25|30|75|95|116)\b",
         "what the run wrote was kept apart, which may be why"),
 )  # fmt: skip
 """What an overlay and a user namespace can cause that the real run would not see."""

@@ -106,6 +106,7 @@ class Watched:
     Parameters
     ----------
     argv, cwd, environ: what is run, where, with what.
+    mark: the value of GSUB_STEPS in its environment: tasks of srun have it, and are nobody's descendants of ours.
     before: called in the child before the program is run (mounts).
     Raises OSError where it cannot be started.
     """
@@ -116,8 +117,11 @@ class Watched:
         *,
         cwd: str,
         environ: Mapping[str, str],
+        mark: str = "",
         before: Callable[[], None] | None = None,
     ) -> None:
+        from profiler.process_tree import ProcessTree
+
         _become_reaper()
         read, write = os.pipe()
         try:
@@ -144,6 +148,7 @@ class Watched:
         self.words: dict[str, None] = {}
         """Programs that were seen running below the script."""
         self._cgroup = _job_cgroup()
+        self._marked = ProcessTree(self._process.pid, mark)
 
     @property
     def pid(self) -> int:
@@ -162,7 +167,7 @@ class Watched:
 
     def look(self) -> None:
         """Take a sample: memory, files open for writing, names of programs."""
-        processes = tree(os.getpid())
+        processes = self._all()
         self.peak = max(self.peak, _memory(processes, self._cgroup))
         until = time.monotonic() + 0.2
         for pid in processes[:_MOST_LOOKED_AT]:
@@ -208,7 +213,12 @@ class Watched:
 
     def _left(self) -> list[int]:
         self._process.poll()
-        return tree(os.getpid())
+        return self._all()
+
+    def _all(self) -> list[int]:
+        """Descendants of ours, with the orphans that came to us, and what is marked as the run's."""
+        marked = (one.pid for one in self._marked.processes())
+        return list(dict.fromkeys((*tree(os.getpid()), *marked)))
 
 
 def _become_reaper() -> None:

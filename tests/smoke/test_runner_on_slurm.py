@@ -42,7 +42,7 @@ def test_it_leaves_when_the_real_job_has_started(site: Site) -> None:
 
 def test_a_gate_that_fails_at_once_holds_a_job_that_comes_after_it(site: Site) -> None:
     job = site.smoke(site.plan("#!/bin/sh\npython3 -c 'import einops_of_nobody'\n", mode="gate"))
-    real = site.sbatch(f"--dependency=afterany:{job}", "-N1", script=GOOD)
+    real = site.sbatch(f"--dependency=afterany:{job}", "-N1", "--array=0-3", script=GOOD)
     result = site.result(job)
     assert result.outcome == "failed" and result.dependants == (real,), site.said(job)
     site.until(job, "JobState=FAILED")
