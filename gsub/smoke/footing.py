@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from gsub.preflight.command import Command
     from gsub.preflight.values import Submission
     from gsub.smoke.request import Real
 
@@ -43,6 +44,9 @@ _VARIABLES: Final = (
 _PACKAGES: Final = ("site-packages", "conda-meta")
 _ABSOLUTE: Final = re.compile(r"(?:^|['\"])(/[^'\"\n]{1,1000})(?=$|['\"])", re.MULTILINE)
 _BYTES: Final = 1 << 16
+_STARTS_PYTHON: Final = re.compile(
+    r"python(?:\d(?:\.\d+)?)?|torchrun|accelerate|deepspeed|srun|mpirun|mpiexec"
+)
 _FORMAT: Final = "1"
 
 
@@ -111,7 +115,7 @@ def _named(submission: Submission) -> tuple[set[str], set[str]]:
                     files.add(path)
                     if path.endswith((".py", ".sh")):
                         folders.add(os.path.dirname(path))
-        if found is not None and found.kind == "python" and command.path(found.file) is None:
+        if _STARTS_PYTHON.fullmatch(command.name) and not _is_told(command):
             raise _TooMuch
         for paths in (command.python.paths, found.variables.get("PYTHONPATH") if found else None):
             for folder in (paths or "").split(":"):
@@ -124,6 +128,16 @@ def _named(submission: Submission) -> tuple[set[str], set[str]]:
         files.update(installed)
         folders.update(one for path in installed for one in _elsewhere(path))
     return files, {folder for folder in folders if folder}
+
+
+def _is_told(command: Command) -> bool:
+    """Whether the program that Python runs there can be told: a file, a module, or a line on the command line."""
+    if None not in command.words:
+        return True
+    words = [word for word in command.words if word]
+    if "-m" in words or "-c" in words:
+        return True  # a module of one's own lies in a folder that is looked at
+    return any(word.endswith(".py") and command.path(word) is not None for word in words)
 
 
 def _values(word: str | None) -> Iterator[str]:

@@ -19,7 +19,7 @@ BUDGET: Final = 0.5
 LEARNING: Final = 240.0
 """Seconds that a learning run has at least: three minutes for the curve, and what comes before the first step."""
 SHORTEST: Final = 30.0
-"""A real job with a shorter limit than this is not worth a run of its own."""
+"""However short the real job's own limit is: less says nothing."""
 
 
 def history_of(site: Site, gpus: int, *, budget: float = BUDGET) -> History | None:
@@ -56,7 +56,8 @@ def seconds_of(
     if learn:
         seconds = max(seconds, LEARNING)
     seconds = min(seconds, float(site.smoke.longest))
-    return max(min(seconds, float(limit)) if limit else seconds, SHORTEST)
+    least = min(SHORTEST, float(site.smoke.longest))
+    return max(min(seconds, float(limit)) if limit else seconds, least)
 
 
 def price_line(seconds: float, history: History | None, *, nodes: int, several: bool, learn: bool) -> str:
