@@ -41,7 +41,15 @@ def rows(
     return sorted(found, key=lambda row: row.cpus)
 
 
-def plot(found: Sequence[Row], width: int, signs: str, knee: int | None = None, gpus: int = 1) -> list[str]:
+def plot(
+    found: Sequence[Row],
+    width: int,
+    signs: str,
+    *,
+    knee: int | None = None,
+    gpus: int = 1,
+    unit: str = "steps/s",
+) -> list[str]:
     """Lines of at most `width` signs, the head first; ASCII where `signs` (`gsub.sparkline.ramp`) are.
 
     >>> print("\\n".join(plot([Row(1, 1.0, 0.01), Row(4, 4.0, 0.1)], 44, ASCII, knee=4)))
@@ -54,11 +62,11 @@ def plot(found: Sequence[Row], width: int, signs: str, knee: int | None = None, 
     head = "CPUs" if gpus == 1 else "CPUs/GPU"
     counts = [f"{row.cpus:g}" for row in found]
     rates = [_rate(row) for row in found]
-    first, second = max(map(len, [head, *counts])), max(map(len, ["steps/s", *rates]))
+    first, second = max(map(len, [head, *counts])), max(map(len, [unit, *rates]))
     mark = " <- the knee"
     room = min(max(width - first - second - 4 - len(mark), _LEAST), _MOST)
     top = max(row.rate for row in found)
-    lines = [f"{head:>{first}}  {'steps/s':>{second}}".rstrip()]
+    lines = [f"{head:>{first}}  {unit:>{second}}".rstrip()]
     for row, count, rate in zip(found, counts, rates, strict=True):
         said = mark if row.cpus == knee else ""
         lines.append(f"{count:>{first}}  {rate:<{second}}  {_bar(row.rate / top, room, signs)}{said}")

@@ -23,6 +23,7 @@ from typing import Final, Literal
 
 from profiler.curves import Point, fit, knee
 from profiler.draining import Drain, needed
+from profiler.gpu_use import GpuUse
 from profiler.lever import Lever
 from profiler.probing import LEAST_STEPS, Speed
 from profiler.process_tree import Process, ProcessTree
@@ -37,6 +38,7 @@ _AGAIN: Final = (
     1.0  # seconds between two passes of the lever, and between two looks at a point that takes longer
 )
 _PATIENCE: Final = 2.0  # of what a point may take at most, before it is given up
+_MUTE: Final = 45.0  # seconds of GPU work without a step that was told
 _OVERTIME: Final = 1.3  # of the budget's seconds
 _SETTLED: Final = 0.25  # of a point's seconds, at most, that are waited after a change
 
@@ -65,7 +67,7 @@ class Driver:
     cap: the most CPUs to try; never more than the lever has.
     gpus: of the run on this node. Counts tried are multiples of it.
     tree: its processes, to tell how many workers it has; None: not told.
-    gpu_busy: asked once a second while all CPUs are there, for how busy its GPUs are (per cent); None: not known.
+    gpu_busy: asked each turn how busy its GPUs are (per cent; None: nothing new). None: not known.
     clock: seconds since the epoch, for the points' own times.
     """
 
@@ -91,7 +93,7 @@ class Driver:
         self._clock = clock
         self._counters = StepCounters(counters_folder) if counters_folder is not None else None
         self._log = StepLog(log, clock)
-        self._source: StepCounters | StepLog | None = None
+        self._source: StepCounters | StepLog | GpuUse | None = None
         self._phase: Phase = "waiting"
         self._attempt: _Attempt | None = None
         self._drain: Drain | None = None
@@ -104,7 +106,8 @@ class Driver:
         self._pulled = 0.0
         self._recent: tuple[float, float | None] = (-math.inf, None)
         self._news: list[str] = []
-        self._gpu: list[float] = []
+        self._use = GpuUse()
+        self._full: float | None = None  # per cent that the GPUs were busy with the most CPUs
         self.workers: int | None = None
         """Processes that prepare batches, for each GPU, as seen with the most CPUs; None: none seen."""
         self.result: Done | None = None
@@ -122,12 +125,23 @@ class Driver:
 
     @property
     def source(self) -> str:
-        """Where steps are read: "counter", "log", or "" as long as there were none."""
-        return "" if self._source is None else "log" if self._source is self._log else "counter"
+        """Where steps are read: "counter", "log", "gpu" where none are told; "" as long as there were none."""
+        if self._source is None:
+            return ""
+        return "log" if self._source is self._log else "gpu" if self._source is self._use else "counter"
+
+    @property
+    def unit(self) -> str:
+        """What rates are in: steps a second, or per cent of the GPUs' time."""
+        return "% GPU" if self._source is self._use else "steps/s"
 
     @property
     def rate(self) -> float | None:
-        """Steps in a second: with the most CPUs where that was measured, else in the last half minute."""
+        """Steps in a second: with the most CPUs where that was measured, else in the last half minute. None where
+        none are told.
+        """
+        if self._source is self._use:
+            return None
         full = [point.rate for point in self.points if point.cpus == max(one.cpus for one in self.points)]
         if full:
             return full[-1]
@@ -179,6 +193,8 @@ class Driver:
         if self._counters is not None:
             self._counters.look()
         self._log.look(now)
+        if self._busy is not None and (percent := self._busy()) is not None:
+            self._use.add(now, percent)
         if self._source is None:
             self._find_source(now)
         if self._lever is None or self._phase == "over":
@@ -190,7 +206,6 @@ class Driver:
         if now - self._pulled >= _AGAIN:
             self._pulled = now
             self._lever.again()
-            self._watch_gpu()
         if self._attempt is None:
             return
         if self._drain is not None:
@@ -207,6 +222,9 @@ class Driver:
             self._source = self._log
             found = self._log.read(first)
             self._news.append(f"steps are read from the log ({found.format if found else 'lines'})")
+        elif self._use.begun is not None and now - self._use.begun >= _MUTE:
+            self._source = self._use
+            self._news.append("no steps are told: the GPUs' use stands for them, in per cent of their time")
         else:
             return
         self._begun = now
@@ -227,14 +245,14 @@ class Driver:
         self._attempt = _Attempt(step, now, now, now)
         if self._gpus < step.cpus and self._drains and needed(self._done, step.cpus):
             best = max(point.rate for point in self._done)
-            self._phase, self._drain = "draining", Drain(best, now, self._steps())
+            self._phase, self._drain = "draining", Drain(best, now, self._steps(now))
             self._pull(self._gpus, now)
         else:
             self._count(self._attempt, now)
 
     def _use_up(self, drain: Drain, attempt: _Attempt, now: float) -> None:
         """Hold the run at one CPU for each GPU until no batch is ready any more."""
-        if drain.over(now, self._steps()):
+        if drain.over(now, self._steps(now)):
             self._drain, self._drains = None, drain.dry
             self._count(attempt, now)
 
@@ -254,7 +272,9 @@ class Driver:
         self._lever.set(cpus)
         self._given, self._pulled = cpus, now
 
-    def _steps(self) -> int:
+    def _steps(self, now: float) -> int:
+        if isinstance(self._source, GpuUse):
+            return self._source.work(now)
         return self._source.steps if self._source is not None else 0
 
     def _measure(self, attempt: _Attempt, now: float) -> None:
@@ -283,11 +303,13 @@ class Driver:
             return
         if attempt.before and self._tree is not None:
             self._count_workers(self._tree, attempt.before, now - attempt.begin)
+        if len(self._done) == 1:
+            self._full = self._use.mean(attempt.begin, now)
         # The time is what it cost, with its preparation: that is what the plan's budget is of
         point = Point(probe.cpus, speed.rate, speed.error, speed.steps, now - attempt.since, self._clock())
         self._done.append(point)
         self._attempt = None
-        self._news.append(_told(point, probe))
+        self._news.append(_told(point, probe, self.unit))
         self._next(now)
 
     def _count_workers(self, tree: ProcessTree, before: tuple[Process, ...], seconds: float) -> None:
@@ -297,21 +319,14 @@ class Driver:
         if found > (0 if trainers else self._gpus):
             self.workers = -(-found // self._gpus)
 
-    def _watch_gpu(self) -> None:
-        if self._busy is not None and self._attempt is not None and len(self._done) == 1:
-            value = self._busy()
-            if value is not None:
-                self._gpu.append(value)
-
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def _finish(self, found: Done) -> None:
         self._phase, self._attempt, self._drain, self.result = "over", None, None, found
-        busy = sum(self._gpu) / len(self._gpu) if self._gpu else None
-        self.limit = limit(found.curve, workers=self.workers, gpu_busy=busy)
+        self.limit = limit(found.curve, workers=self.workers, gpu_busy=self._full)
         sure = "" if found.sure else ", but it is not sure within one"
         self._news.append(
-            f"the knee: {found.knee} CPUs for each GPU give {found.curve.at(found.knee):.4g} steps/s, "
+            f"the knee: {found.knee} CPUs for each GPU give {found.curve.at(found.knee):.4g} {self.unit}, "
             f"the best is {found.curve.top:.4g}{sure}"
         )
         self._news.append(self.limit.text)
@@ -339,8 +354,8 @@ class Driver:
                 self._news.append(f"not all CPUs could be given back: {error}")
 
 
-def _told(point: Point, probe: Probe) -> str:
+def _told(point: Point, probe: Probe, unit: str) -> str:
     return (
-        f"{point.cpus} CPU{'' if point.cpus == 1 else 's'}: {point.rate:.4g} steps/s +- {point.error:.2g} "
-        f"({probe.why}; {point.steps} steps in {point.seconds:.0f} s)"
+        f"{point.cpus} CPU{'' if point.cpus == 1 else 's'}: {point.rate:.4g} {unit} +- {point.error:.2g} "
+        f"({probe.why}; {point.steps} {'steps' if unit == 'steps/s' else 'looks'} in {point.seconds:.0f} s)"
     )

@@ -164,7 +164,7 @@ def _plotted(found: Learnt) -> list[str]:
     at_knee = None if result is None else result.curve.at(result.knee)
     lines = rows(driver.points, found.gpus, knee, at_knee)
     width = shutil.get_terminal_size().columns
-    return plot(lines, width, ramp(sys.stdout, os.environ), knee, found.gpus)
+    return plot(lines, width, ramp(sys.stdout, os.environ), knee=knee, gpus=found.gpus, unit=driver.unit)
 
 
 def _facts(found: Learnt) -> dict[str, Any]:
@@ -174,6 +174,7 @@ def _facts(found: Learnt) -> dict[str, Any]:
     return {
         "points": [msgspec.to_builtins(point) for point in driver.points],
         "steps_from": driver.source,
+        "unit": driver.unit,
         "gpus": found.gpus,
         "cap": found.cap,
         "knee": None if result is None else result.knee,
@@ -248,7 +249,7 @@ def _show(words: Sequence[str]) -> int:
         print("\n".join(harmless(line) for line in _about(one)))
         at_knee = next((rate for cpus, rate in one.curve if cpus == one.knee), None)
         lines = rows(one.measured, one.gpus, one.knee, at_knee)
-        print("\n".join(plot(lines, width, signs, one.knee, one.gpus)))
+        print("\n".join(plot(lines, width, signs, knee=one.knee, gpus=one.gpus, unit="rate")))
     return 0
 
 

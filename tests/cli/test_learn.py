@@ -196,7 +196,7 @@ POINTS = [Point(32, 10.0, 0.1), Point(32, 10.1, 0.1), Point(16, 9.9, 0.1), Point
 @pytest.mark.parametrize("signs", [ASCII, BLOCKS])
 @pytest.mark.parametrize("width", [20, 60, 100, 500])
 def test_a_bar_for_each_count_and_the_knee_marked(signs: str, width: int):
-    lines = plot(rows(POINTS, 1, 8, 9.99), width, signs, 8)
+    lines = plot(rows(POINTS, 1, 8, 9.99), width, signs, knee=8)
     assert [line.split()[0] for line in lines] == ["CPUs", "4", "8", "16", "32"]
     assert ["<- the knee" in line for line in lines] == [False, False, True, False, False]
     assert "~9.99" in lines[2]  # of the curve: no point stands there

@@ -74,6 +74,25 @@ def test_steps_are_read_from_the_log_where_none_is_counted(tmp_path: Path, clock
     assert abs(driver.result.knee - 5) <= 1
 
 
+@pytest.mark.parametrize("knee", [4, 9])
+def test_gpu_use_stands_for_steps_that_nobody_tells(knee: int, tmp_path: Path, clock: Clock):
+    lever, draw, looks = Pulled(16), random.Random(7), iter(range(10**6))
+
+    def busy() -> float | None:
+        if next(looks) % 5:  # one look a second, five turns
+            return None
+        return min(96 * min(1, (lever.cpus or 16) / knee) * draw.gauss(1, 0.03), 100.0)
+
+    driver = Driver(lever, tmp_path, None, cap=16, gpu_busy=busy)
+    drive(driver, lever, clock, [])
+    assert (driver.source, driver.unit, driver.rate) == ("gpu", "% GPU", None)
+    assert driver.result is not None
+    assert abs(driver.result.knee - knee) <= 1
+    assert driver.limit is not None
+    assert driver.limit.kind == "gpu"
+    assert lever.cpus == 16
+
+
 def test_without_a_lever_the_rate_is_all_that_is_measured(tmp_path: Path, clock: Clock):
     driver = Driver(None, tmp_path, None, cap=8)
     rank = Rank(clock, tmp_path, lambda _: 7)
