@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from stat import S_ISREG
 from typing import Final
@@ -16,16 +17,18 @@ __all__ = ["Child", "child", "read_file", "shell_environment"]
 _SECONDS: Final = 1.9
 _MEMORY: Final = 4 << 30
 _CPU: Final = 5
+_AFTERWARDS: Final = 0.2
 _MOST_OUTPUT: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """What a child said; `code` is None where it did not end in time or could not be started."""
+    """What a child said, so far; `code` is None where it did not end in time (`late`) or could not be started."""
 
     code: int | None
     out: str = ""
     err: str = ""
+    late: bool = False
 
 
 def child(
@@ -36,7 +39,7 @@ def child(
     folder: str = "/",
     seconds: float = _SECONDS,
 ) -> Child:
-    """Run a program with bounds on time, CPU and memory; nothing of it is left when this returns."""
+    """Run a program with bounds on time, CPU and memory; nothing of it is left that can be ended."""
     try:
         process = subprocess.Popen(
             list(argv),
@@ -57,8 +60,8 @@ def child(
         ):
             _limit(process.pid, limit, value)
         out, err = process.communicate(given, timeout=seconds)
-    except subprocess.TimeoutExpired:
-        return Child(None)
+    except subprocess.TimeoutExpired as late:
+        return Child(None, _text(late.output or b""), _text(late.stderr or b""), late=True)
     except OSError:
         return Child(None)
     finally:
@@ -81,7 +84,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     except OSError:
         process.kill()
-    process.wait()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_AFTERWARDS)  # one that waits for a dead file system does not even end when it is killed
     for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None:
             stream.close()

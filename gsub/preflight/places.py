@@ -8,12 +8,12 @@ import os
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from gsub.preflight.command import Command
 from gsub.preflight.values import Level, Submission
 
-__all__ = ["NETWORK", "certain", "level", "shown"]
+__all__ = ["NETWORK", "Mount", "certain", "level", "mount_of", "shown"]
 
 NETWORK: Final = frozenset({
     "nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "wekafs", "panfs", "pvfs2", "orangefs", "glusterfs",
@@ -32,20 +32,25 @@ def certain(path: str, submission: Submission) -> bool:
     for folder in (submission.folder, submission.cwd, submission.home):
         if folder and folder != "/" and (path == folder or path.startswith(folder.rstrip("/") + "/")):
             return True
-    best = max(
-        (
-            (mount, kind)
-            for mount, kind in _mounts()
-            if path == mount or path.startswith(mount.rstrip("/") + "/")
-        ),
-        key=lambda one: len(one[0]),
-        default=("", ""),
-    )
-    return best[1] in NETWORK
+    return mount_of(path).kind in NETWORK
+
+
+class Mount(NamedTuple):
+    """Where a file system is mounted, its kind, and the device or export that it is of."""
+
+    point: str = ""
+    kind: str = ""
+    source: str = ""
+
+
+def mount_of(path: str) -> Mount:
+    """The file system that a path lies in; an empty one where nobody knows."""
+    found = [one for one in _mounts() if path == one.point or path.startswith(one.point.rstrip("/") + "/")]
+    return max(reversed(found), key=lambda one: len(one.point), default=Mount())  # the last one lies on top
 
 
 @lru_cache(maxsize=1)
-def _mounts() -> Sequence[tuple[str, str]]:
+def _mounts() -> Sequence[Mount]:
     try:
         lines = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
     except OSError:
@@ -54,8 +59,8 @@ def _mounts() -> Sequence[tuple[str, str]]:
     for line in lines:
         left, _, right = line.partition(" - ")
         fields, kinds = left.split(), right.split()
-        if len(fields) > 4 and kinds:
-            found.append((fields[4].replace("\\040", " "), kinds[0]))
+        if len(fields) > 4 and len(kinds) > 1:
+            found.append(Mount(fields[4].replace("\\040", " "), kinds[0], kinds[1]))
     return tuple(found)
 
 

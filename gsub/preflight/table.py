@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from gsub.preflight import cuda, paths, python_code, request, shape, shell
+from gsub.preflight import cuda, data, outputs, paths, python_code, request, shape, shell, space
 from gsub.preflight.values import Finding, Submission
 
 __all__ = ["CHECKS", "Check"]
@@ -40,8 +40,9 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check("shape", "GPUs, nodes and tasks asked for and those that the script counts on", shape.shape),
     Check("cuda", "a CUDA module that is older than the GPUs asked for", cuda.cuda),
     Check("test-only", "sbatch --test-only", request.test_only, sbatch_tells=True),
-    Check("output", "the folders of the job's output and error files", paths.output),
+    Check("output", "the folders of the job's output and error files", outputs.output),
     Check("files", "programs, scripts and inputs that command lines name", paths.files),
-    Check("space", "space and inodes where output goes", paths.space),
+    Check("data", "a sample of the data that command lines name can be read", data.data),
+    Check("space", "space, inodes and quota where output goes", space.space),
     Check("python", "Python files compile, and their imports are there", python_code.python),
 )
