@@ -233,7 +233,7 @@ def cpus_of(real: Real, site: Site) -> int:
 
 
 def memory_of(real: Real, site: Site) -> str:
-    """The option for one GPU's share of memory; empty where nothing is stated: Slurm's default for a CPU or a GPU."""
+    """The option for one GPU's share of memory; empty where neither job nor site file says: Slurm's default."""
     shape = real.shape
     if shape.memory_per_cpu:
         return f"--mem-per-cpu={shape.memory_per_cpu}M"
@@ -245,11 +245,11 @@ def memory_of(real: Real, site: Site) -> str:
         per_node = min(shape.gpus, partition.gpus_per_node)  # on the fewest nodes
     if shape.memory_per_node and per_node:
         return f"--mem={max(1, shape.memory_per_node // per_node)}M"
-    whole = partition.memory_per_node if shape.memory_per_node == 0 or shape.exclusive else None
-    if whole and partition.gpus_per_node:
-        return f"--mem={max(1, whole // partition.gpus_per_node)}M"
     if shape.memory_per_node:
         return f"--mem={shape.memory_per_node}M"
+    # All of a node's, or nothing stated, which is all of a node's where Slurm has no default (DefMemPerCPU...)
+    if partition.memory_per_node and partition.gpus_per_node:
+        return f"--mem={max(1, partition.memory_per_node // partition.gpus_per_node)}M"
     return ""
 
 
