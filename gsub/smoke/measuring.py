@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gsub.smoke.result import Result
     from gsub.smoke.watching import Watched
     from profiler.driver import Driver
+    from profiler.gpu_busy import GpuBusy
 
 __all__ = ["Measuring"]
 
@@ -36,6 +37,7 @@ class Measuring:
         self.said: list[str] = []
         """What was found, in sentences."""
         self._driver: Driver | None = None
+        self._busy: GpuBusy | None = None
         try:
             self._driver = self._made(steps, environ)
         except Exception as error:  # no measurement is worth a run
@@ -43,6 +45,7 @@ class Measuring:
 
     def _made(self, steps: Path, environ: Mapping[str, str]) -> Driver:
         from profiler.driver import Driver
+        from profiler.gpu_busy import GpuBusy
         from profiler.lever import choose
         from profiler.process_tree import ProcessTree
         from profiler.sensitivity import Budget
@@ -53,8 +56,9 @@ class Measuring:
             return Driver(None, steps, None, cap=max(self._plan.cpus, _cpus(environ)), gpus=gpus, tree=tree)
         lever = choose(tree, environ)
         cap = min(self._plan.cpus or lever.cap, lever.cap)
+        self._busy = GpuBusy.of_node(tree, gpus)
         budget = Budget(seconds=min(Budget().seconds, max(self._plan.seconds - _MARGIN, _MARGIN)))
-        return Driver(lever, steps, None, cap=cap, gpus=gpus, budget=budget, tree=tree)
+        return Driver(lever, steps, None, cap=cap, gpus=gpus, budget=budget, tree=tree, gpu_busy=self._busy)
 
     def turn(self) -> None:
         """Hear what the script wrote, go on measuring; never raises."""
@@ -72,6 +76,8 @@ class Measuring:
 
     def close(self) -> None:
         """Give the CPUs back, before the run is ended."""
+        if self._busy is not None:
+            self._busy.close()
         if self._driver is not None:
             self._driver.close()
             self.said += self._driver.news()
