@@ -296,6 +296,8 @@ def _made(
         avoid, note = found.avoid, found.why
         if note:  # it may come to the same node: time for its health checks to see what is wrong with it
             delay = wait(used.waited, policy, random)
+    elif action == "once":
+        avoid = elsewhere(attempt, failure, past, policy).avoid  # where it can be: chance may be a node's
     elif action == "backoff":
         delay = wait(used.waited, policy, random)
     return _Yes(how(action, avoid=avoid, memory=None, delay_s=delay, note=note), delay, avoid)

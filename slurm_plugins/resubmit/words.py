@@ -62,6 +62,9 @@ def how(
         more, was, per = memory
         every = "node" if per == "node" else "CPU"
         return f" with {format_size(more)} instead of {format_size(was)} for each {every}"
+    if action == "once":
+        place = f", away from {nodes(avoid)}" if avoid else ""
+        return f" once{place}, as this may have been by chance"
     if avoid:
         return f" away from {nodes(avoid)}, where it failed"
     wait = f" in {format_duration(max(1, round(delay_s)))}" if delay_s else ""
@@ -69,8 +72,6 @@ def how(
         return f"{wait}, as this may pass by itself"
     if action == "from_checkpoint":
         return " from its checkpoint, with the same time"
-    if action == "once":
-        return " once, as this may have been by chance"
     return f"{wait} where Slurm puts it: {note}" if note else ""
 
 

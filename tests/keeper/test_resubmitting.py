@@ -44,7 +44,7 @@ def outcome(again: Again, number: int = 8) -> tuple[str, str]:
 def test_a_failure_is_requeued_and_let_go(again: Again) -> None:
     again.fail(8, "no_signature")
     again.settle()
-    assert again.hand.done == ["requeue 8", "update JobId=8 StartTime=now"]
+    assert again.hand.done == ["requeue 8", "update JobId=8 ExcNodeList=n1 StartTime=now"]
     row = again.row()
     assert (row.state, row.action, row.nth, row.due) == ("done", "once", 1, None)
     requeue, update = again.hand.asked
@@ -84,7 +84,7 @@ def test_where_slurms_delay_is_too_short_the_job_is_held_meanwhile(again: Again)
     again.seen.delay = 1.0
     again.fail(8, "no_signature")
     again.settle()
-    assert again.hand.done == ["requeuehold 8", "update JobId=8 StartTime=now", "release 8"]
+    assert again.hand.done == ["requeuehold 8", "update JobId=8 ExcNodeList=n1 StartTime=now", "release 8"]
     assert again.row().state == "done"
     assert again.world.slurm.known_jobs["8"].priority == 100
 
@@ -94,7 +94,7 @@ def test_an_old_slurm_is_not_hurried(again: Again) -> None:
     again.seen.quick = False
     again.fail(8, "no_signature")
     again.settle()
-    assert again.hand.done == ["requeue 8", "update JobId=8 StartTime=now+120"]
+    assert again.hand.done == ["requeue 8", "update JobId=8 ExcNodeList=n1 StartTime=now+120"]
 
 
 def test_of_an_array_the_task_is_meant(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_of_an_array_the_task_is_meant(tmp_path: Path) -> None:
     again.change("12_3", id=15)
     again.fail(15, "no_signature", array_job_id=12, array_task_id=3)
     again.settle()
-    assert again.hand.done == ["requeue 12_3", "update JobId=12_3 StartTime=now"]
+    assert again.hand.done == ["requeue 12_3", "update JobId=12_3 ExcNodeList=n1 StartTime=now"]
     assert outcome(again, 15) == ("done", "")
     again.close()
 
@@ -389,7 +389,7 @@ def test_an_answer_that_got_lost_is_asked_for_once_more(again: Again) -> None:
     again.until(lambda: bool(again.hand.done))
     again.hand.lost = False
     again.settle()
-    assert again.hand.done == ["requeue 8", "update JobId=8 StartTime=now"]
+    assert again.hand.done == ["requeue 8", "update JobId=8 ExcNodeList=n1 StartTime=now"]
     assert again.world.slurm.known_jobs["8"].restarts == 1
 
 
@@ -399,7 +399,7 @@ def test_a_slurm_that_does_not_say_whether_it_did_it(again: Again) -> None:
     again.until(lambda: bool(again.hand.done))
     again.world.slurm.deaf = False
     again.settle()
-    assert again.hand.done == ["requeue 8", "update JobId=8 StartTime=now"]
+    assert again.hand.done == ["requeue 8", "update JobId=8 ExcNodeList=n1 StartTime=now"]
 
 
 def test_slurm_may_be_silent_for_long(again: Again) -> None:
@@ -537,7 +537,7 @@ def test_a_store_that_is_away_forgets_nothing(again: Again, monkeypatch: pytest.
     assert again.hand.done == ["requeue 8"] and again.row().state == "planned"
     fails[0] = False
     again.settle()
-    assert again.hand.done == ["requeue 8", "update JobId=8 StartTime=now"]
+    assert again.hand.done == ["requeue 8", "update JobId=8 ExcNodeList=n1 StartTime=now"]
 
 
 # --- many -------------------------------------------------------------------------------------------------------------

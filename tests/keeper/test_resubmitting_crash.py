@@ -15,8 +15,8 @@ from tests.act.test_crash import Outside
 from tests.keeper.again import Again, a_failed_job
 
 CASES: dict[str, tuple[float, list[str]]] = {
-    "Slurm's delay is long": (120.0, ["requeue 8", "update JobId=8 StartTime=now"]),
-    "it is too short": (1.0, ["requeuehold 8", "update JobId=8 StartTime=now", "release 8"]),
+    "Slurm's delay is long": (120.0, ["requeue 8", "update JobId=8 ExcNodeList=n1 StartTime=now"]),
+    "it is too short": (1.0, ["requeuehold 8", "update JobId=8 ExcNodeList=n1 StartTime=now", "release 8"]),
 }
 
 

@@ -106,7 +106,7 @@ def test_what_was_begun_is_ended_all_the_same(again: Again) -> None:
     again.start()
     again.settle()
     assert again.row().state == "done"
-    assert again.hand.done == ["requeue 8", "update JobId=8 StartTime=now"]
+    assert again.hand.done == ["requeue 8", "update JobId=8 ExcNodeList=n1 StartTime=now"]
 
 
 def test_an_old_end_that_only_slurm_knows_is_old(again: Again) -> None:
