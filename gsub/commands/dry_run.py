@@ -14,13 +14,15 @@ from gsub.commands.submit import installed_table, print_json
 from gsub.remedies import explain
 from gsub.sbatch import PROGRAM, Listener, run, told
 from gsub.script import Request, request
+from gsub.site import Slurm
 from gsub.term import one_line
 
 MAX_SCRIPT_BYTES: Final = 4 << 20  # Slurm's own default (max_script_size)
 
 
-def dry_run(line: CommandLine, environ: Mapping[str, str], folder: str) -> int:
+def dry_run(line: CommandLine, environ: Mapping[str, str], slurm: Slurm) -> int:
     """Print the request and the estimate; returns the exit code. Raises UserError where sbatch objects."""
+    folder = slurm.folder
     text = script_bytes(line)
     stdin = text if line.script is None and line.wrap is None else None
     table = installed_table(environ, folder)
@@ -35,11 +37,28 @@ def dry_run(line: CommandLine, environ: Mapping[str, str], folder: str) -> int:
         " ".join(text for text in said if not text.startswith("gsub")).replace("sbatch: ", "")
     )
     command = (PROGRAM, *line.sbatch)
+    smoke = _smoke(line, text, environ, slurm)
     if "--json" in line.ours:
-        print_json(_facts(command, asked, estimate, ours))
+        print_json(_facts(command, asked, estimate, ours) | ({"smoke": smoke} if smoke else {}))
     else:
-        print("\n".join([*_lines(command, asked, estimate), *ours]))
+        print("\n".join([*_lines(command, asked, estimate), *ours, *smoke]))
     return 0
+
+
+def _smoke(line: CommandLine, text: bytes, environ: Mapping[str, str], slurm: Slurm) -> list[str]:
+    """What would be said of a smoke run."""
+    from gsub.smoke.options import may_be_wanted
+
+    if not may_be_wanted(line, slurm.site.smoke if slurm.site is not None else None, environ):
+        return []
+    from gsub.preflight.gate import text_of
+    from gsub.smoke.prepare import prepare
+    from gsub.smoke.view import before
+    from site_configs.site_model import Site
+
+    script = text_of(line) if line.wrap is not None else text
+    ready = prepare(line, script, slurm.site or Site(cluster=""), environ, slurm.folder)
+    return before(ready) if ready is not None else []
 
 
 def script_bytes(line: CommandLine) -> bytes:

@@ -35,7 +35,7 @@ def submit(words: Sequence[str]) -> int:
         if "--dry-run" in line.ours:
             from gsub.commands.dry_run import dry_run
 
-            return dry_run(line, environ, slurm.folder)
+            return dry_run(line, environ, slurm)
         return _submit(line, environ, slurm)
     except UserError as error:
         if "--json" in line.ours:

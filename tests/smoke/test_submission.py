@@ -376,3 +376,11 @@ def test_a_learning_run_begins_with_the_cap(gsub: Gsub) -> None:
     done = gsub("--smoke=only", "--learn", "-pgpu", "t.sh", site=site)
     assert gsub.calls[0].option("cpus-per-task") == "24" and gsub.calls[0].plan.learn, done.stderr
     assert gsub.calls[0].plan.cpus == 24 and gsub.calls[0].plan.seconds >= 180
+
+
+def test_a_dry_run_tells_the_price_and_submits_nothing(gsub: Gsub) -> None:
+    done = gsub("--dry-run", "--smoke", "t.sh")
+    assert done.returncode == 0 and done.stdout.splitlines()[-1].startswith("smoke: 1 GPU x "), done.stderr
+    assert all("--test-only" in call.words or "--help" in call.words for call in gsub.calls)
+    facts = json.loads(gsub("--dry-run", "--smoke", "--json", "--wrap=hostname").stdout)
+    assert "no GPU" in facts["smoke"][0]
