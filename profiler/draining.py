@@ -17,13 +17,13 @@ from profiler.curves import Point
 
 __all__ = ["Drain", "needed"]
 
-_PLATEAU: Final = 0.95  # of the best: a point as fast as that may have had a queue that fills
+_PLATEAU: Final = 0.85  # of the best: slower than that, whatever the noise, what was ready is used up
 _DRY: Final = 0.7  # of the best: slower than that, nothing is ready
 _WINDOW_STEPS: Final = 8
 _WINDOW_S: Final = 0.6  # counts come some times a second only
 _LONGEST_WINDOW_S: Final = 10.0
-_MOST_STEPS: Final = 100
-_LEAST_S, _MOST_S = 5.0, 30.0
+_MOST_STEPS: Final = 200  # a queue of 64 lasts for 96 where the knee is 3
+_LEAST_S, _MOST_S = 5.0, 45.0
 
 
 def needed(done: Sequence[Point], cpus: int) -> bool:

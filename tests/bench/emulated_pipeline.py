@@ -141,13 +141,15 @@ class Pipeline:
         return self.now + wait + (0.0 if self._ready else self._left / self.shape.making(cpus))
 
     def _noise(self) -> float:
-        return self.random.lognormvariate(0, self.shape.noise)
+        return self.random.lognormvariate(-(self.shape.noise**2) / 2, self.shape.noise)
 
     def _batch(self) -> float:
         self._made += 1
         if self._made <= _COLD:
             return self._noise() * self.random.uniform(1.2, 3)
-        return self._noise() * (3 if self.random.randrange(_HICCUP) == 0 else 1)
+        # In the mean 1: so many CPUs make exactly as many batches as `Shape.making` says.
+        slow = 3 if self.random.randrange(_HICCUP) == 0 else 1
+        return self._noise() * slow / (1 + 2 / _HICCUP)
 
 
 # --- the world around it --------------------------------------------------------------------------------------------

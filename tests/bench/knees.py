@@ -8,6 +8,11 @@ on nodes of 64 emulated CPUs and 8 emulated GPUs. First `gsub learn --here` meas
 the service decides with what was learnt; with gsub off, when it gets its GPU's share (8 CPUs); and with gsub off and 32
 CPUs, for the best that it can do. Told are the knees, the seconds that learning took, and the throughput that was
 measured in these runs.
+
+    python -m tests.bench.knees --virtual 200
+
+Without a cluster and without waiting: so many knees for each length of the queue of prefetched batches, in the
+pipelines' own time, with and without using up what lies ready (`profiler.draining`).
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +32,8 @@ from profiler.curves import Point
 from site_configs.devcluster.spec import RELEASES
 from tests.bench.emulated_jobs import Job, Ran, Rig, rig
 from tests.bench.emulated_pipeline import LEVER, Shape, drawn
+from tests.learn.virtual import TooFewStepsError
+from tests.learn.virtual import learnt as in_virtual_time
 
 CAP = 32
 """CPUs that a learning job asks for, as a site's cap would let it."""
@@ -170,6 +178,30 @@ def table(found: Sequence[Found], share: int) -> list[str]:
     return [*lines, f"CPUs freed by light jobs: {freed_all}"]
 
 
+def virtual(count: int, seed: int) -> list[str]:
+    """What is found behind queues of several lengths, in the pipelines' own time."""
+    lines = [
+        "| all emulated: batches that are prefetched | within one CPU | throughput there, at least | longest, s "
+        "| within one CPU without draining |",
+        "|---|---|---|---|---|",
+    ]
+    for queue in (2, 8, 16, 32, 64):
+        shapes = [replace(drawn(seed * 10_000 + number), queue=queue) for number in range(count)]
+        near, least, longest = 0, 1.0, 0.0
+        for number, shape in enumerate(shapes):
+            done, _, seconds = in_virtual_time(shape, number, CAP)
+            near += abs(done.knee - shape.enough) <= 1
+            least = min(least, shape.rate(done.knee) * shape.step)
+            longest = max(longest, seconds)
+        plain = 0
+        for number, shape in enumerate(shapes):
+            with suppress(TooFewStepsError):
+                found = in_virtual_time(shape, number, CAP, drains=False)[0].knee
+                plain += abs(found - shape.enough) <= 1
+        lines.append(f"| {queue} | {near} of {count} | {least:.3f} | {longest:.0f} | {plain} |")
+    return lines
+
+
 def main() -> int:
     """Print the table; 1 where one workload misses what is asked."""
     parser = argparse.ArgumentParser(description="Knees that the profiler does not know.")
@@ -177,7 +209,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()), help="default: another one each time")
     parser.add_argument("--tell", choices=("step", "log"), default="step", help="how steps are told")
     parser.add_argument("--slurm", choices=RELEASES, default="host")
+    parser.add_argument(
+        "--virtual", type=int, metavar="N", help="in the pipelines' own time: N knees a queue"
+    )
     asked = parser.parse_args()
+    if asked.virtual:
+        print(*virtual(asked.virtual, asked.seed), sep="\n")
+        return 0
     os.umask(0o022)
     draws = [asked.seed * 100 + number for number in range(asked.workloads)]
     workloads = [Workload(f"w{number}", drawn(draw), asked.tell, draw) for number, draw in enumerate(draws)]

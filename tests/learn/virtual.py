@@ -11,9 +11,13 @@ from profiler.probing import measure
 from profiler.sensitivity import Done, Probe, plan
 from tests.bench.emulated_pipeline import Pipeline, Shape
 
-__all__ = ["learnt"]
+__all__ = ["TooFewStepsError", "learnt"]
 
 _TICK = 0.1
+
+
+class TooFewStepsError(RuntimeError):
+    """A point could not be told from its steps."""
 
 
 def learnt(
@@ -36,6 +40,6 @@ def learnt(
         steps += len(ends)
         speed = measure([after - before for before, after in pairwise(ends)])
         if speed is None:
-            raise RuntimeError(f"{len(ends)} steps in {step.seconds} s with {step.cpus} CPUs")
+            raise TooFewStepsError(f"{len(ends)} steps in {step.seconds} s with {step.cpus} CPUs")
         done += (Point(step.cpus, speed.rate, speed.error, speed.steps, pipeline.now - begun),)
     return step, done[1:], pipeline.now

@@ -1,7 +1,7 @@
 """CPUs and memory for each GPU: what the workload makes use of, else the GPU's share of a node.
 
-A workload's `Curve` says how its throughput grows with CPUs. The knee is the fewest CPUs that still give its best,
-within the uncertainty of the measurement (Synergy, section 3.1: the best-case demand). Without a curve a GPU gets its
+A workload's `Curve` says how its throughput grows with CPUs. The knee is the fewest CPUs that still give its best
+(Synergy, section 3.1: the best-case demand). Without a curve a GPU gets its
 share, the node's CPUs and memory divided by its GPUs, since less starves some workloads and more strands other GPUs
 (Synergy, section 2).
 """
@@ -27,7 +27,7 @@ HEADROOM: Final = 1.2
 """Memory is never set below so many times the measured peak."""
 MOST_UNCERTAIN: Final = 0.05
 """A curve whose standard error is larger says nothing: its flat part could hide a loss that is worth having."""
-_RESOLUTION: Final = 0.01  # of the throughput: what no measurement tells apart
+_RESOLUTION: Final = 0.01  # of the throughput: what is not missed, as in `profiler.curves`
 _QUARTER: Final = 4  # a stated value is never set below so many parts of it
 
 Number = TypeVar("Number", int, float)
@@ -38,7 +38,11 @@ _WISHES: Final[dict[str, Retune]] = {
 
 
 def knee(points: Sequence[tuple[Number, float]], uncertainty: float = 0.0) -> Number | None:
-    """The least that still gives the best throughput, but for `uncertainty` of it; None where the points do not say.
+    """The least that still gives the best throughput, but for a hundredth; None where the points do not say, as they
+    are few or too uncertain.
+
+    Uncertainty is no reason to give less: it is the best's, which all points share, so that it says little of how far
+    one of them is below it.
 
     >>> knee([(1, 0.3), (2, 0.66), (3, 1.0), (4, 1.15), (6, 1.155)])
     4
@@ -46,7 +50,7 @@ def knee(points: Sequence[tuple[Number, float]], uncertainty: float = 0.0) -> Nu
     if not points or not 0 <= uncertainty <= MOST_UNCERTAIN:
         return None
     best = max(throughput for _, throughput in points)
-    enough = best * (1 - max(uncertainty, _RESOLUTION))
+    enough = best * (1 - _RESOLUTION)
     return min(amount for amount, throughput in points if throughput >= enough)
 
 
