@@ -183,37 +183,40 @@ def ended(jobs: dict[str, Job], job: str) -> str:
 
 def scenes(stage: Stage) -> list[Good]:
     """A smoke that is preempted, one whose node dies, one that never starts; each in race and in gate."""
-    found = []
-    for way in ("race", "gate"):
-        with stage.taken("-w", "n1", "--gpus=8", name="blocker"):
-            one = stage.submit(SLOW, f"preempted-{way}", f"--smoke={way}")
-            smoke = running(stage, one)
-            line = ["sbatch", "--parsable", "-purgent", "-w", "n2", "--gpus=8", "--exclusive", "-o/dev/null"]
-            stage.run([*line, "--wrap=true"])
-            gone(stage, one)
-            found.append((one, way, smoke, "smoke preempted"))
-    for way in ("race", "gate"):
-        with stage.taken("-w", "n1", "--gpus=8", name="blocker"):
-            one = stage.submit(SLOW, f"lost-{way}", f"--smoke={way}")
-            smoke = running(stage, one)
-            os.kill(stage.cluster.daemons()["slurmd-n2"], signal.SIGKILL)
-            stage.admin("scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=dead")
-            gone(stage, one)
-            stage.cluster.start("slurmd-n2")
-            stage.admin("scontrol", "update", "NodeName=n2", "State=RESUME")
-            found.append((one, way, smoke, "smoke loses its node"))
-    stage.bounds(SMOKE_S, 20)
-    everything = ("-N", str(stage.cluster.spec.nodes), "--gpus-per-node=8")
-    for way in ("race", "gate"):
-        with stage.taken(*everything, name="blocker"):
-            one = stage.submit(SLOW, f"never-{way}", f"--smoke={way}")
-            gone(stage, one)
-            found.append((one, way, "", "smoke never starts"))
+    found: list[tuple[Asked, str, str]] = []
+
+    def two(what: str, *, start: bool = True) -> list[Asked]:
+        ones = [
+            stage.submit(SLOW, f"{what[6:10].strip()}-{way}", f"--smoke={way}") for way in ("race", "gate")
+        ]
+        found.extend((one, way, what) for one, way in zip(ones, ("race", "gate"), strict=True))
+        for one in ones if start else []:
+            running(stage, one)
+        return ones
+
+    def gone(ones: Sequence[Asked]) -> None:
+        for one in ones:
+            stage.quiet(f"smoke-{one.name}", 120)
+
+    with stage.taken("-w", "n1", "--gpus=8"):
+        ones = two("smoke preempted")
+        line = ["sbatch", "--parsable", "-purgent", "-w", "n2", "--gpus=8", "--exclusive", "-o/dev/null"]
+        stage.run([*line, "--wrap=true"])
+        gone(ones)
+        ones = two("smoke loses its node")
+        os.kill(stage.cluster.daemons()["slurmd-n2"], signal.SIGKILL)
+        stage.admin("scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=dead")
+        gone(ones)
+        stage.cluster.start("slurmd-n2")
+        stage.admin("scontrol", "update", "NodeName=n2", "State=RESUME")
+        stage.bounds(SMOKE_S, 20)
+        with stage.taken("-w", "n2", "--gpus=8", "-t20"):
+            gone(two("smoke never starts", start=False))
     stage.wait("the real jobs of the scenes", lambda: not stage.queue(), 300)
     jobs = stage.jobs()
-    smokes = stage.smokes({one.name for one, _, _, _ in found})
+    smokes = stage.smokes({one.name for one, _, _ in found})
     rows = []
-    for one, way, _, what in found:
+    for one, way, what in found:
         smoke = smokes[one.name].state if one.name in smokes else "no smoke"
         rows.append(Good(what, way, smoke, False, (), ended(jobs, one.job), ""))
     return rows
@@ -231,11 +234,6 @@ def running(stage: Stage, one: Asked) -> str:
     job = stage.wait(f"the smoke of {one.name}: {one.said}", look, 60)
     time.sleep(2)  # the runner is under way, and the script most likely too
     return job
-
-
-def gone(stage: Stage, one: Asked) -> None:
-    """Until the smoke job of a submission is over."""
-    stage.quiet(f"smoke-{one.name}", 120)
 
 
 # --- the report -------------------------------------------------------------------------------------------------------

@@ -170,6 +170,6 @@ GOOD: Final = (
 SLOW: Final = Case(
     "for the scenes",
     START + RUN,
-    _train(DIST + "for step in range(6):\n    torch.minutes(1)\n    print(f'step {step}', flush=True)\n"),
+    _train(DIST + "for step in range(4):\n    torch.minutes(0.5)\n    print(f'step {step}', flush=True)\n"),
 )
 """What a smoke that is preempted, loses its node or never starts belongs to."""
