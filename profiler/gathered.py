@@ -1,7 +1,7 @@
 """What all runs of a user say of each workload: points by name, refined to a curve, and the peak of memory. Pure.
 
-A run has several names (`profiler.workload`), and counts under each. Most names of a workload have the same runs; they
-are one `WorkloadCurve`, under the most telling of them, the others in `also`.
+A run has several names (`profiler.workload`), and counts under each. Most names of a workload have the same runs with
+points, and the same peak; they are one `WorkloadCurve`, under the most telling of them, the others in `also`.
 """
 
 from __future__ import annotations
@@ -40,21 +40,38 @@ def gathered(
     for run in runs:
         for name in run.workload:
             by_name.setdefault((name, run.gpu_type), {})[run.id] = run
-    names: dict[tuple[str, frozenset[str]], list[str]] = {}
+    alike: dict[tuple[str, frozenset[str], int | None], list[str]] = {}
     for (name, gpu_type), some in by_name.items():
-        names.setdefault((gpu_type, frozenset(some)), []).append(name)
+        telling = frozenset(run.id for run in some.values() if run.points)
+        alike.setdefault((gpu_type, telling, _peak(_newest(some.values()))), []).append(name)
     found = []
-    for (gpu_type, _), several in names.items():
-        some = by_name[several[0], gpu_type]
-        newest = sorted(some.values(), key=lambda run: (run.at, run.id), reverse=True)
+    for (gpu_type, _, peak), names in alike.items():
+        some = {run.id: run for name in names for run in by_name[name, gpu_type].values()}
         found.append(
-            _one(several, gpu_type, newest, refine or (lambda _, points, gpus: refined(points, now, gpus)))
+            _one(
+                names,
+                gpu_type,
+                _newest(some.values()),
+                peak,
+                refine or (lambda _, points, gpus: refined(points, now, gpus)),
+            )
         )
     return tuple(sorted(found, key=lambda one: (-one.at, one.workload)))
 
 
-def _one(names: Sequence[str], gpu_type: str, newest: Sequence[Measured], refine: Refine) -> WorkloadCurve:
-    peaks = [-(-run.peak_memory // run.gpus) for run in newest if run.peak_memory is not None][:_PEAKS]
+def _newest(runs: Iterable[Measured]) -> list[Measured]:
+    return sorted(runs, key=lambda run: (run.at, run.id), reverse=True)
+
+
+def _peak(newest: Iterable[Measured]) -> int | None:
+    """Bytes for each GPU."""
+    peaks = [-(-run.peak_memory // run.gpus) for run in newest if run.peak_memory is not None]
+    return max(peaks[:_PEAKS], default=None)
+
+
+def _one(
+    names: Sequence[str], gpu_type: str, newest: Sequence[Measured], peak: int | None, refine: Refine
+) -> WorkloadCurve:
     chosen = _comparable(newest)
     known = WorkloadCurve(
         names[0],
@@ -64,7 +81,7 @@ def _one(names: Sequence[str], gpu_type: str, newest: Sequence[Measured], refine
         at=newest[0].at,
         gpus=chosen[0].gpus if chosen else newest[0].gpus,
         measured=tuple(point for run in chosen for point in points_of(run)),
-        memory_peak=max(peaks, default=None),
+        memory_peak=peak,
     )
     if len({point.cpus for point in known.measured}) < 2:
         return known  # one count says nothing of another
