@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from gsub.preflight import cuda, data, outputs, paths, python_code, request, shape, shell, space
+from gsub.preflight import cuda, data, loads, outputs, paths, python_code, request, shape, shell, space
 from gsub.preflight.values import Finding, Submission
 
 __all__ = ["CHECKS", "Check"]
@@ -39,6 +39,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check("options", "#SBATCH lines with options that no sbatch has", shell.options),
     Check("shape", "GPUs, nodes and tasks asked for and those that the script counts on", shape.shape),
     Check("cuda", "a CUDA module that is older than the GPUs asked for", cuda.cuda),
+    Check("modules", "modules that are loaded are there", loads.loads),
     Check("test-only", "sbatch --test-only", request.test_only, sbatch_tells=True),
     Check("output", "the folders of the job's output and error files", outputs.output),
     Check("files", "programs, scripts and inputs that command lines name", paths.files),
