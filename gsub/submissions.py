@@ -60,7 +60,8 @@ class Typed:
         line: Slurm's SubmitLine; "" not known.
         submitted: when Slurm says that the job was submitted. Slurm sets that anew at a requeue.
         """
-        if job_id != self.job_id or (cluster and self.cluster and cluster != self.cluster):
+        # Slurm writes a cluster's name in small letters, whatever the site file does
+        if job_id != self.job_id or (cluster and self.cluster and cluster.lower() != self.cluster.lower()):
             return False
         if line and line.split() != " ".join(("sbatch", *self.words)).split():
             return False

@@ -28,6 +28,7 @@ def kept(folder: Path) -> list[dict[str, object]]:
         ({}, True),
         ({"line": ""}, True),
         ({"cluster": ""}, True),
+        ({"cluster": "LAB"}, True),
         ({"submitted": None}, True),
         ({"submitted": 1200.0}, True),
         ({"job_id": 8}, False),
