@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from profiler.answers import WorkloadCurve
 from profiler.curves import Curve, Point, knee, pooled
 from profiler.points import Measured
-from profiler.refining import refined
+from profiler.refining import refined, standing
 
 __all__ = ["Refine", "gathered", "points_of"]
 
@@ -52,8 +52,9 @@ def gathered(
                 names,
                 gpu_type,
                 _newest(some.values()),
-                peak,
-                refine or (lambda _, points, gpus: refined(points, now, gpus)),
+                now,
+                peak=peak,
+                refine=refine or (lambda _, points, gpus: refined(points, now, gpus)),
             )
         )
     return tuple(sorted(found, key=lambda one: (-one.at, one.workload)))
@@ -70,9 +71,16 @@ def _peak(newest: Iterable[Measured]) -> int | None:
 
 
 def _one(
-    names: Sequence[str], gpu_type: str, newest: Sequence[Measured], peak: int | None, refine: Refine
+    names: Sequence[str],
+    gpu_type: str,
+    newest: Sequence[Measured],
+    now: float,
+    *,
+    peak: int | None,
+    refine: Refine,
 ) -> WorkloadCurve:
-    chosen = _comparable(newest)
+    comparable = _comparable(newest)
+    chosen = tuple(comparable[place] for place in standing([points_of(run) for run in comparable], now))
     known = WorkloadCurve(
         names[0],
         gpu_type,

@@ -16,7 +16,7 @@ from typing import Final
 
 from profiler.curves import Curve, Point, fit, pooled
 
-__all__ = ["HALF_LIFE", "assumed_error", "refined", "weighed"]
+__all__ = ["HALF_LIFE", "assumed_error", "refined", "standing", "weighed"]
 
 HALF_LIFE: Final = 30 * 86400.0
 """Seconds in which a point comes to count half as much."""
@@ -42,16 +42,30 @@ def weighed(runs: Iterable[Sequence[Point]], now: float, half_life: float = HALF
     """
     if not half_life > 0:
         raise ValueError(f"no half-life: {half_life!r}")
-    newest_first = sorted(
-        (tuple(run) for run in runs if run), key=lambda run: -max(point.at for point in run)
-    )
-    kept: list[tuple[Point, ...]] = []
-    for run in newest_first:
-        aged = tuple(_aged(point, now, half_life) for point in run)
-        if not _overtaken(aged, [_apart(point) for other in kept for point in other]):
-            kept.append(aged)
+    kept = [run for _, run in _standing([tuple(run) for run in runs], now, half_life)]
     most = max(kept, key=_telling, default=())
     return tuple(point if run is most else _apart(point) for run in kept for point in run)
+
+
+def standing(runs: Sequence[Sequence[Point]], now: float, half_life: float = HALF_LIFE) -> tuple[int, ...]:
+    """Which of the runs count, those that newer ones have not overtaken: their places in `runs`, the newest first."""
+    return tuple(place for place, _ in _standing([tuple(run) for run in runs], now, half_life))
+
+
+def _standing(
+    runs: Sequence[tuple[Point, ...]], now: float, half_life: float
+) -> list[tuple[int, tuple[Point, ...]]]:
+    """The places of those runs, and their points with the errors that they have `now`."""
+    newest_first = sorted(
+        ((place, run) for place, run in enumerate(runs) if run),
+        key=lambda one: -max(point.at for point in one[1]),
+    )
+    kept: list[tuple[int, tuple[Point, ...]]] = []
+    for place, run in newest_first:
+        aged = tuple(_aged(point, now, half_life) for point in run)
+        if not _overtaken(aged, [_apart(point) for _, other in kept for point in other]):
+            kept.append((place, aged))
+    return kept
 
 
 def refined(

@@ -85,6 +85,8 @@ def test_later_runs_refine_and_a_changed_workload_is_believed(here: Place) -> No
     )
     here.post(measured(at=now, points=faster))
     assert here.decided().edits[CPUS] == "gres:gpu:12"
+    (known,) = curves(here).curves
+    assert (known.knee, known.runs, len(known.measured)) == (12, 1, 5)  # what it was before does not count
 
 
 def test_memory_is_the_measured_peak_and_a_fifth(here: Place) -> None:
