@@ -6,7 +6,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from gsub.preflight import cuda, data, loads, outputs, paths, python_code, request, shape, shell, space
+from gsub.preflight import (
+    cuda,
+    data,
+    limits,
+    loads,
+    outputs,
+    paths,
+    python_code,
+    request,
+    shape,
+    shell,
+    space,
+)
 from gsub.preflight.values import Finding, Submission
 
 __all__ = ["CHECKS", "Check"]
@@ -38,6 +50,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check("option-lines", "#SBATCH lines that sbatch would not read", shell.option_lines),
     Check("options", "#SBATCH lines with options that no sbatch has", shell.options),
     Check("shape", "GPUs, nodes and tasks asked for and those that the script counts on", shape.shape),
+    Check("limits", "limits of partitions that the job breaks and sbatch lets pass", limits.limits),
     Check("cuda", "a CUDA module that is older than the GPUs asked for", cuda.cuda),
     Check("modules", "modules that are loaded are there", loads.loads),
     Check("test-only", "sbatch --test-only", request.test_only, sbatch_tells=True),
