@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ["TOLERANCE", "Curve", "Point", "fit", "knee", "monotone", "pooled", "relative"]
+__all__ = ["TOLERANCE", "Curve", "Point", "contradicted", "fit", "knee", "monotone", "pooled", "relative"]
 
 TOLERANCE: Final = 0.01
 """Throughput that is not missed: the knee is the least that gives the best but for this share."""
@@ -24,6 +24,7 @@ _RATIO: Final = 1.007  # between one knee of the grid and the next
 _BEYOND: Final = 1.5  # knees above the most CPUs that were tried, so that "more might help" can be the answer
 _POWERS: Final = ((1.0, 0.55), (0.9, 0.25), (0.8, 0.15), (0.7, 0.05))
 """Powers and how likely each is beforehand. The profiles that Synergy ships have 0.8 to 1 between 1 and 6 CPUs."""
+_WORSE: Final = 0.1  # of the rate: what fewer CPUs may be faster by, by chance
 _MISFIT: Final = 9.0  # chi-squared that two degrees of freedom exceed by chance once in ninety
 
 Model = Literal["saturating", "monotone"]
@@ -130,6 +131,24 @@ def pooled(points: Iterable[Point], gpus: int = 1) -> tuple[Sum, ...]:
         rate = sum(weight * point.rate for weight, point in zip(weights, at[cpus], strict=True)) / total
         sums.append(Sum(cpus / gpus, rate, math.hypot(total**-0.5, _SYSTEMATIC * rate)))
     return tuple(sums)
+
+
+def contradicted(points: Sequence[Point]) -> Point | None:
+    """The slowest point that is surely slower than one with fewer CPUs, which no curve can be; None: there is none.
+
+    >>> contradicted([Point(2, 8.7, 0.5), Point(1, 17.7, 0.5)]).cpus
+    2
+    >>> contradicted([Point(2, 9.9, 0.1), Point(1, 10.0, 0.1)]) is None
+    True
+    """
+    found = [
+        one
+        for one in points
+        for other in points
+        if one.cpus > other.cpus
+        and other.rate - one.rate > max(_WORSE * other.rate, 4 * math.hypot(one.error, other.error))
+    ]
+    return min(found, key=lambda one: one.rate, default=None)
 
 
 def fit(points: Sequence[Point], gpus: int = 1) -> Curve:

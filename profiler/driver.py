@@ -17,11 +17,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from profiler.curves import Point, fit, knee
+from profiler.curves import Point, contradicted, fit, knee
 from profiler.draining import Drain, needed
 from profiler.gpu_use import GpuUse
 from profiler.lever import Lever
@@ -39,6 +39,7 @@ _AGAIN: Final = (
 )
 _PATIENCE: Final = 2.0  # of what a point may take at most, before it is given up
 _MUTE: Final = 45.0  # seconds of GPU work without a step that was told
+_REPEATS: Final = 3
 _OVERTIME: Final = 1.3  # of the budget's seconds
 _SETTLED: Final = 0.25  # of a point's seconds, at most, that are waited after a change
 
@@ -110,6 +111,9 @@ class Driver:
         self._full: float | None = None  # per cent that the GPUs were busy with the most CPUs
         self.workers: int | None = None
         """Processes that prepare batches, for each GPU, as seen with the most CPUs; None: none seen."""
+        self.trusted = True
+        """False where points contradict each other: they are better not kept."""
+        self._repeats = 0
         self.result: Done | None = None
         self.limit: Limit | None = None
 
@@ -236,6 +240,8 @@ class Driver:
             self._end(f"{self._cap} CPUs for {self._gpus} GPUs are too few to try fewer")
             return
         step = plan(tuple(self._done), self._cap, self._gpus, budget=self._budget)
+        if isinstance(step, Done) and (again := self._once_more(now - begun)) is not None:
+            step = again
         if isinstance(step, Done):
             self._finish(step)
             return
@@ -249,6 +255,18 @@ class Driver:
             self._pull(self._gpus, now)
         else:
             self._count(self._attempt, now)
+
+    def _once_more(self, used: float) -> Probe | None:
+        """A point that others contradict, to be measured anew; what disturbs a run makes it slower."""
+        bad = contradicted(self.points)
+        if bad is None or self._repeats >= _REPEATS:
+            return None
+        seconds = min(max(self._budget.each, self._budget.steps / bad.rate), self._budget.longest)
+        if used + seconds > _OVERTIME * self._budget.seconds:
+            return None
+        self._repeats += 1
+        self._done.remove(bad)
+        return Probe(bad.cpus, seconds, "again, as fewer CPUs were faster")
 
     def _use_up(self, drain: Drain, attempt: _Attempt, now: float) -> None:
         """Hold the run at one CPU for each GPU until no batch is ready any more."""
@@ -324,6 +342,13 @@ class Driver:
     def _finish(self, found: Done) -> None:
         self._phase, self._attempt, self._drain, self.result = "over", None, None, found
         self.limit = limit(found.curve, workers=self.workers, gpu_busy=self._full)
+        if (bad := contradicted(self.points)) is not None:
+            self.trusted, found = False, replace(found, sure=False)
+            self.result = found
+            self._news.append(
+                f"not to be trusted: {bad.rate:.4g} {self.unit} with {bad.cpus} CPUs, and more with fewer: "
+                "others disturb this run"
+            )
         sure = "" if found.sure else ", but it is not sure within one"
         self._news.append(
             f"the knee: {found.knee} CPUs for each GPU give {found.curve.at(found.knee):.4g} {self.unit}, "

@@ -75,7 +75,7 @@ def _here(words: Sequence[str]) -> int:
         print_json(_facts(found))
     else:
         print("\n".join(_plotted(found)))
-    if found.driver.points:
+    if found.driver.points and found.driver.trusted:
         said = _deliver(found, asked.command, workload)
         if said:
             print(one_line(said), file=sys.stderr)
@@ -178,6 +178,7 @@ def _facts(found: Learnt) -> dict[str, Any]:
         "gpus": found.gpus,
         "cap": found.cap,
         "knee": None if result is None else result.knee,
+        "trusted": driver.trusted,
         "sure": None if result is None else result.sure,
         "ended": None if result is None else result.why,
         "best": None if result is None else result.curve.top,

@@ -112,7 +112,7 @@ class Measuring:
                 gpu_type=plan.gpu_type or gpu_type(environ),
                 gpus=max(plan.gpus, 1),
                 cap=max(plan.cpus, _cpus(environ)),
-                points=self._driver.points[-64:] if self._driver is not None else (),
+                points=self._driver.points[-64:] if self._driver is not None and self._driver.trusted else (),
                 peak_memory=result.peak_memory or None,
                 job=result.smoke,
             )

@@ -74,6 +74,35 @@ def test_steps_are_read_from_the_log_where_none_is_counted(tmp_path: Path, clock
     assert abs(driver.result.knee - 5) <= 1
 
 
+def disturbed(tmp_path: Path, clock: Clock, until: float) -> Driver:
+    """A run that a neighbour slows down for a while, with the most CPUs."""
+    lever, begun = Pulled(16), clock.now
+    driver = Driver(lever, tmp_path, None, cap=16)
+
+    def rate(cpus: int) -> float:
+        return 10 * min(1, cpus / 4) * (0.3 if cpus > 8 and clock.now - begun < until else 1)
+
+    drive(driver, lever, clock, [Rank(clock, tmp_path, rate)])
+    return driver
+
+
+def test_a_point_that_fewer_cpus_contradict_is_measured_again(tmp_path: Path, clock: Clock):
+    driver = disturbed(tmp_path, clock, until=40)
+    assert driver.result is not None
+    assert driver.trusted
+    assert driver.rate == pytest.approx(10, rel=0.05)
+    assert any("fewer CPUs were faster" in line for line in driver.news())
+
+
+def test_points_that_contradict_each_other_to_the_end_are_not_trusted(tmp_path: Path, clock: Clock):
+    driver = disturbed(tmp_path, clock, until=1000)
+    assert driver.done
+    assert not driver.trusted
+    assert driver.result is not None
+    assert not driver.result.sure
+    assert any("not to be trusted" in line for line in driver.news())
+
+
 @pytest.mark.parametrize("knee", [4, 9])
 def test_gpu_use_stands_for_steps_that_nobody_tells(knee: int, tmp_path: Path, clock: Clock):
     lever, draw, looks = Pulled(16), random.Random(7), iter(range(10**6))
