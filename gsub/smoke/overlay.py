@@ -17,13 +17,14 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
-__all__ = ["OUTSIDE", "NoOverlayError", "Overlay", "laid", "outside"]
+__all__ = ["OUTSIDE", "NoOverlayError", "Overlay", "laid", "outside", "places"]
 
 OUTSIDE: Final = re.compile(
     r"(?<![\w./-])(?:[\w./-]*/)?(srun|sbatch|salloc|sbcast|mpirun|mpiexec(?:\.\w+)?|orterun|prun|prterun|jsrun|aprun|"
@@ -38,8 +39,24 @@ _ODD: Final = re.compile(r"[,:\\\"\n]")  # what would have to be escaped in opti
 _MOST: Final = 20 << 30  # bytes that may be written apart
 _LEAST_FREE: Final = 2 << 30
 _ROOTS: Final = 8
+_MOST_NAMED: Final = 2000
+_PATH: Final = re.compile(r"(?<![\w/.:])(?:/|~/|\$\{?[A-Z_]{2,64}\}?/)[\w.+@%${}/-]{1,400}")
+_SYSTEM: Final = (
+    "/usr",
+    "/etc",
+    "/opt",
+    "/bin",
+    "/lib",
+    "/sbin",
+    "/proc",
+    "/sys",
+    "/dev",
+    "/run",
+    "/var/spool",
+    "/boot",
+)
 _LOOKED_AT: Final = 5000  # entries whose owner is looked at
-_SECONDS: Final = 1.0
+_SECONDS: Final = 0.5
 _PATIENCE: Final = 10.0  # seconds for the probe
 
 
@@ -206,6 +223,53 @@ def laid(cwd: str, others: Sequence[str], base: Path, binds: tuple[tuple[str, st
         if len(roots) == 1:
             break
     raise NoOverlayError("this machine does not let a user lay an overlay")
+
+
+def places(words: Iterable[str], texts: Iterable[str], cwd: str, environ: Mapping[str, str]) -> list[str]:
+    """Folders outside of `cwd` that scripts may write to: that words or texts name, or the nearest ones that are there.
+
+    Variables are taken from `environ`; what comes behind one that is not known is left off. Never the home folder
+    or what `cwd` lies in: the caches in there are to outlive the run.
+    """
+    found: dict[str, None] = {}
+    named = [word.partition("=")[2] if word.startswith("-") else word for word in words]
+    for text in texts:
+        named += _PATH.findall(text)
+    home = environ.get("HOME", "/")
+    with suppress(OSError), os.scandir(cwd) as entries:  # checkpoints -> /scratch/ada/checkpoints
+        named += [entry.path for entry in islice(entries, _MOST_NAMED) if entry.is_symlink()]
+    for word in dict.fromkeys(named[-_MOST_NAMED:]):
+        path = os.path.realpath(os.path.join(cwd, _expanded(word, environ)))
+        while path.count("/") > 1 and not os.path.isdir(path):
+            path = os.path.dirname(path)  # noqa: PTH120
+        own = path.count("/") > 1 and not path.startswith(_SYSTEM) and os.access(path, os.W_OK | os.X_OK)
+        if own and not any(_above(path, one) for one in (cwd, home)) and not _above(cwd, path):
+            found[path] = None
+    return [path for path in found if not any(_above(one, path) and one != path for one in found)]
+
+
+def _expanded(word: str, environ: Mapping[str, str]) -> str:
+    """A path with its variables; cut off ahead of one that nobody knows.
+
+    >>> _expanded("${SCRATCH}/runs/$SLURM_JOB_ID/x", {"SCRATCH": "/scratch/ada"})
+    '/scratch/ada/runs/'
+    """
+    done = ""
+    if word.startswith("~/"):
+        word = "$HOME" + word[1:]
+    for piece in re.split(r"(\$\{\w+\}|\$\w+)", word):
+        if not piece.startswith("$"):
+            done += piece
+        elif value := environ.get(piece.strip("${}"), ""):
+            done += value
+        else:
+            return done.rpartition("/")[0] + "/"
+    return done
+
+
+def _above(path: str, other: str) -> bool:
+    """Whether a path is another one, or that lies below it."""
+    return other == path or other.startswith(path.rstrip("/") + "/")
 
 
 def _nested(path: str, root: str) -> bool:

@@ -14,7 +14,6 @@ import os
 import pwd
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import tempfile
@@ -215,7 +214,7 @@ def _look_before(job: Run) -> None:
     try:
         if found:
             raise overlay.NoOverlayError(f"its script uses {found}, whose processes run elsewhere")
-        writable = [path for path in job.named if stat.S_ISDIR(os.stat(path).st_mode)]  # noqa: PTH116
+        writable = overlay.places(words, texts, job.plan.cwd, job.environ)
         lies_over = steps.binds(job.folder / "spool", job.environ) if led else ()
         job.overlay = overlay.laid(job.plan.cwd, writable, job.folder / "apart", lies_over)
     except overlay.NoOverlayError as why:

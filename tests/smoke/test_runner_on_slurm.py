@@ -14,6 +14,11 @@ BROKEN = "#!/bin/bash\nmkdir out\npython3 -c 'import einops_of_nobody'\n"
 GOOD = "#!/bin/bash\nmkdir out || exit 3\necho mine > out/log\necho more >> kept\nsleep 60\n"
 
 
+def running(cluster: Cluster, seconds: str) -> bool:
+    """Whether a `sleep` of these seconds runs."""
+    return f"sleep\0{seconds}\0" in cluster.run(["sh", "-c", "cat /proc/[0-9]*/cmdline"]).stdout
+
+
 @pytest.fixture
 def site(clean: Cluster, user: str | None) -> Site:
     return Site(clean, user)
@@ -51,25 +56,26 @@ def test_a_gate_that_fails_at_once_holds_a_job_that_comes_after_it(site: Site) -
 
 def test_what_it_writes_and_what_runs_on_is_gone_with_it(site: Site) -> None:
     site.file("kept", "mine\n")
-    script = "#!/bin/bash\nsetsid sleep 4321 &\n" + GOOD.split("\n", 1)[1]
+    far = site.file("../far/kept", "mine\n")
+    script = f"#!/bin/bash\nsetsid sleep 4321 &\necho more >> {far}\n" + GOOD.split("\n", 1)[1]
     result = site.result(job := site.smoke(site.plan(script, seconds=3.0)))
     assert result.outcome == "passed", site.said(job)
     assert {path.rsplit("/", 1)[1] for path in result.changed} >= {"kept", "log"}
     if result.kept == "overlay":
         assert (site.work / "kept").read_text() == "mine\n"
         assert not (site.work / "out").exists()
+        assert far.read_text() == "mine\n"
     site.until(job, "JobState=COMPLETED")
-    assert "sleep\0004321" not in site.cluster.run(["sh", "-c", "cat /proc/[0-9]*/cmdline"]).stdout
+    assert not running(site.cluster, "4321")
 
 
 def test_a_cancelled_smoke_job_says_nothing_against_the_real_one(site: Site) -> None:
     real = site.sbatch("--begin=now+1hour", "-N1", script=GOOD)
-    begun = site.state / "begun"
-    script = f"#!/bin/sh\ntouch {begun}; trap '' TERM; sleep 60; exit 1\n"
+    script = "#!/bin/sh\ntrap '' TERM; sleep 65.4321; exit 1\n"
     job = site.smoke(site.plan(script, mode="race", real=real, seconds=60.0))
     site.until(job, "JobState=RUNNING")
     until = time.monotonic() + PATIENCE_S
-    while not begun.exists() and time.monotonic() < until:
+    while not running(site.cluster, "65.4321") and time.monotonic() < until:
         time.sleep(0.05)
     site.cluster.run(["scancel", str(job)], user=site.user, check=True)
     assert site.result(job).outcome == "inconclusive", site.said(job)
