@@ -1,14 +1,14 @@
 """What smoke is worth: 24 broken scripts and 30 good ones on a development cluster, all of 2 nodes x 8 emulated GPUs.
 
-    python -m tests.bench.smoke [--slurm RELEASE] [--nodes N] [--minute S] [--only broken|good|scenes] [--json]
+    python -m tests.bench.smoke [--slurm RELEASE] [--nodes N] [--minute S] [--only broken|good|scenes] [--both] [--json]
 
 The broken ones are submitted by `gsub --smoke=race` and `--smoke=gate` while one GPU is taken, so that no real job
 starts, and then by plain `sbatch` on the empty cluster: told is where each stops, and the GPU-minutes that it held.
-A minute of a script's life takes `--minute` seconds (default 6), a smoke run 30 s, the shortest that there is:
+A minute of a script's life takes `--minute` seconds (default 5), a smoke run 30 s, the shortest that there is:
 GPU-minutes are of the scripts' own time. What Slurm and gsub take to start and end a job is not scaled, so it counts
-for more than it is, on both sides. The good ones are submitted in both ways; while their real jobs wait, every file of
-theirs must be as it was, and afterwards every real job must end well. Then smokes that are preempted, lose their node
-or never start. Exit 1 when a good script was held or not run, or a file was changed.
+for more than it is, on both sides. The good ones are submitted in the two ways by turns; while their real jobs wait,
+every file of theirs must be as it was, and afterwards every real job must end well. Then smokes that are preempted,
+lose their node or never start. Exit 1 when a good script was held or not run, or a file was changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.bench.smoke_scripts import BROKEN, GOOD, SLOW, Case
 from tests.bench.smoke_stage import Asked, Job, Stage, stage, tree
 
 SMOKE_S = 30.0
-"""At 6 s a minute five minutes of the script's; `profiler.early.smoke_time` says 3.5 before a site has a history."""
+"""At 5 s a minute six minutes of the script's; `profiler.early.smoke_time` says 3.5 before a site has a history."""
 GPUS = 16
 
 
@@ -123,13 +123,18 @@ class Good:
         return not self.held and not self.changed and self.state == "COMPLETED" and self.smoke != "no smoke"
 
 
-def good(stage: Stage, cases: Sequence[Case]) -> list[Good]:
-    """All in race and gate; their real jobs start when all smoke runs are over."""
+def good(stage: Stage, cases: Sequence[Case], *, both: bool) -> list[Good]:
+    """In race and gate by turns, or each in both; their real jobs start when all smoke runs are over."""
     seen = []
     with stage.taken():
         others = earlier(stage)
-        ways = {way: submitted(stage, cases, way, others) for way in ("race", "gate")}
-        before = {one.name: tree(stage.lay(one.case, f"again-{one.name}")) for one in ways["race"]}
+        turns = {"race": cases if both else cases[::2], "gate": cases if both else cases[1::2]}
+        ways = {way: submitted(stage, turns[way], way, others) for way in ("race", "gate")}
+        before = {
+            one.name: tree(stage.lay(one.case, f"again-{one.name}"))
+            for asked in ways.values()
+            for one in asked
+        }
         stage.quiet("smoke-", 240)
         for way, asked in ways.items():
             queue = stage.queue()
@@ -139,7 +144,7 @@ def good(stage: Stage, cases: Sequence[Case]) -> list[Good]:
                 found = stage.result(smoke.job) if smoke else None
                 rows = [row for job, row in queue.items() if job.split("_")[0] == one.job]
                 held = any(reason.startswith("JobHeld") for _, _, reason in rows)
-                then, now = before[f"r{one.name[1:]}"], tree(one.folder)
+                then, now = before[one.name], tree(one.folder)
                 outcome = found.outcome if found else (smoke.state if smoke else "no smoke")
                 note = found.sentence if found else " ".join(one.said.split())[:200]
                 seen.append((one, way, outcome, held, differing(then, now), note))
@@ -285,8 +290,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="What smoke is worth.")
     parser.add_argument("--slurm", choices=RELEASES, default="host")
     parser.add_argument("--nodes", type=int, default=2)
-    parser.add_argument("--minute", type=float, default=6.0, help="seconds that a minute of a script takes")
+    parser.add_argument("--minute", type=float, default=5.0, help="seconds that a minute of a script takes")
     parser.add_argument("--only", choices=("broken", "good", "scenes"))
+    parser.add_argument(
+        "--both", action="store_true", help="each good script in both ways, some 3 minutes more"
+    )
     parser.add_argument("--case", help="only cases with this in their name")
     parser.add_argument("--cluster", help="its name; one that is up stays up")
     parser.add_argument("--json", action="store_true")
@@ -300,7 +308,7 @@ def main() -> int:
         if asked.only in (None, "broken"):
             rows = broken(here, pick[0])
         if asked.only in (None, "good"):
-            fine = good(here, pick[1])
+            fine = good(here, pick[1], both=asked.both)
         if asked.only in (None, "scenes"):
             fine += scenes(here)
     if asked.json:

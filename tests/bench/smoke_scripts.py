@@ -110,7 +110,7 @@ BROKEN: Final = (
     Case("program that is not on the node", START + 'TOOL=convert-shards\nset -e\nsleep 1\n"$TOOL" --workers 8\n' + RUN, GOOD_TRAIN, "smoke"),
     Case("out of memory on every GPU", START + RUN, _train(DIST + "torch.minutes(2)\ntorch.cuda.allocate(90)\n"), "nothing"),
     Case("wrong world size", START + RUN, _train(DIST + "torch.minutes(0.3)\nassert world == 32, f'world size {world} is not 32'\n"), "nothing"),
-    Case("folder of checkpoints missing, at the first one", START + RUN, _train(DIST + "torch.minutes(12)\ntorch.save({}, 'ckpt/first.json')\n"), "nothing"),
+    Case("folder of checkpoints missing, at the first one", START + RUN, _train(DIST + "torch.minutes(9)\ntorch.save({}, 'ckpt/first.json')\n"), "nothing"),
 )  # fmt: skip
 
 RESUME: Final = """\
