@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Ready", "prepare"]
 
+_GPUS: Final = frozenset({
+    "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "gres", "ntasks-per-gpu", "ntasks-per-tres",
+    "tres-per-task",
+})  # fmt: skip
 _UNKNOWN: Final = (24, 11)  # a release to read options by, where sbatch does not tell its own
 
 
@@ -63,6 +67,8 @@ def prepare(
             raise NoSmokeError("this site has none (smoke.enabled)")
         if not text.strip():
             raise NoSmokeError("there is no script to try")
+        if wanted is None and not _names_gpus(line, text, environ):
+            return None
         real = real_job(line, text, environ, _release(environ, folder))
         wanted = wanted or unasked(site.smoke, real.gpus, opted_out=_opted_out(real, environ))
         if wanted is None:
@@ -173,6 +179,15 @@ def _waits(real: Real, own: str, task: str, environ: Mapping[str, str]) -> str:
     if found is None:
         raise NoSmokeError("its dependency cannot be another job's")
     return found
+
+
+def _names_gpus(line: CommandLine, text: bytes, environ: Mapping[str, str]) -> bool:
+    """Whether an option can ask for GPUs: cheap, since all submissions of a site may be looked at."""
+    from gsub.sbatch_options import Table
+    from gsub.script import request
+
+    asked = request(line, text.decode(errors="replace"), environ, Table.of_all())
+    return any(_GPUS & {option.name for option in component} for component in asked.components)
 
 
 def _opted_out(real: Real, environ: Mapping[str, str]) -> bool:
