@@ -24,6 +24,9 @@ __all__ = ["StepLog"]
 _AT_ONCE: Final = 256 * 1024  # bytes that are read of a file in one look
 _KEPT: Final = 4000  # lines with a count
 _LINE: Final = 8192  # bytes of a line that has no end
+_SPELL: Final = 0.1
+_MOST_LINES: Final = 200
+"""Lines that are looked through in a spell of seconds."""
 _RECENT: Final = 10.0
 _FEW: Final = 2  # intervals between lines that a rate can rest on at all
 
@@ -38,6 +41,7 @@ class StepLog:
         self._path = path
         self._clock = clock
         self._looked = -math.inf
+        self._since, self._left = -math.inf, 0
         self._offset = 0
         self._file = (0, 0)  # device, inode
         self._rest = b""
@@ -74,6 +78,11 @@ class StepLog:
         """Take what was written until `now`, in seconds on a clock that never goes back."""
         parts = (self._rest + data[-_AT_ONCE:]).replace(b"\r", b"\n").split(b"\n")
         self._rest = parts.pop()[-_LINE:]
+        if now - self._since >= _SPELL:
+            self._since, self._left = now, _MOST_LINES
+        # Of lines that come in one go the last one counts: a log that pours costs a bounded time
+        parts = parts[-self._left :] if self._left else []
+        self._left -= len(parts)
         for part in parts:
             if part:
                 text = part.decode("utf-8", "replace")
