@@ -20,6 +20,7 @@ STEPS = (
     "srun --gpus=16 true",
     "srun -n2 --ntasks-per-node=1 --gpus-per-task=8 true",
 )
+ALLOCATE = ["salloc", "-Q", "-N2", "--gpus-per-node=4", "--ntasks-per-node=4"]
 HEAD = "#!/bin/bash\n#SBATCH -N2\n#SBATCH --gpus-per-node=4\n#SBATCH --ntasks-per-node=4\n"
 
 
