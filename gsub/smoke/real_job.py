@@ -22,7 +22,8 @@ __all__ = ["EVERY", "Poller", "Slurm", "Standing", "standing", "waits_for"]
 EVERY: Final = 10.0
 """Seconds between two looks at the real job."""
 _DEADLINE: Final = 10.0  # seconds of one command
-Standing = Literal["waits", "started", "gone", "unknown"]
+Standing = Literal["waits", "started", "gone", "way", "unknown"]
+"""`way`: it, or another job of the user's, waits for nothing but what the smoke job holds."""
 
 
 def standing(jobs: Sequence[Job]) -> Standing:
@@ -85,6 +86,21 @@ class Slurm:
         except SlurmError:
             return "unknown"
 
+    def stands(self, job: int, smoke: int, user: str) -> Standing:
+        """`look`, and while it waits whether the smoke job is what keeps a job of the user's from its start."""
+        from gsub.smoke.making_way import in_the_way, next_ones
+        from slurm_plugins.client.errors import SlurmError
+
+        found = self.look(job)
+        if found != "waits":
+            return found
+        try:
+            jobs = self.client.jobs(user=user)
+            # the nodes are asked for only where it can matter: there may be thousands
+            return "way" if next_ones(jobs) and in_the_way(smoke, jobs, self.client.nodes()) else found
+        except SlurmError:
+            return found
+
     def dependants(self, smoke: int, user: str) -> tuple[int, ...]:
         """The waiting jobs of the user that wait for the smoke job; of an array its own id."""
         from slurm_plugins.client.errors import SlurmError
@@ -121,14 +137,14 @@ class Slurm:
 class Poller:
     """Looks at the real job every so often in a thread of its own: Slurm may take its time to answer.
 
-    `left` is "" while the job waits, or nobody knows; then `started` or `gone`.
+    `left` is "" while the job waits, or nobody knows; then `started`, `gone` or `way`.
     """
 
     def __init__(self, look: Callable[[], Standing], every: float = EVERY) -> None:
         self._look = look
         self._every = every
         self._stop = threading.Event()
-        self.left: Literal["", "started", "gone"] = ""
+        self.left: Literal["", "started", "gone", "way"] = ""
         self._thread = threading.Thread(target=self._run, name="real job", daemon=True)
 
     def start(self) -> None:
@@ -145,7 +161,7 @@ class Poller:
                 found = self._look()
             except Exception:  # a look that fails is a look that says nothing
                 found = "unknown"
-            if found in ("started", "gone"):
+            if found in ("started", "gone", "way"):
                 self.left = found
                 return
             self._stop.wait(self._every)

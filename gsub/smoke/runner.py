@@ -56,7 +56,8 @@ _MOST_PLAN: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Why the watching ended: `exit` (of itself), `time`, `started` or `gone` (the real job), `signal`, `room`."""
+    """Why the watching ended: `exit` (of itself), `time`, `started` or `gone` (the real job), `way` (it lacks our GPU),
+    `signal`, `room`."""
 
     how: str
     code: int | None = None
@@ -146,7 +147,8 @@ def _tried(job: Run, slurm: Slurm) -> Result:
     script = _script(job)
     _look_before(job)
     watched = _start(job, script)
-    poller = Poller(lambda: slurm.look(plan.real)) if plan.real and plan.mode == "race" else None
+    race = plan.real and plan.mode == "race"
+    poller = Poller(lambda: slurm.stands(plan.real, job.smoke, _user())) if race else None
     if poller is not None:
         poller.start()
     try:

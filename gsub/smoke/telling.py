@@ -46,7 +46,7 @@ def _judged(job: Run, watched: Watched, ended: Ended) -> Result:
 
     plan = job.plan
     base = Result(smoke=job.smoke, real=plan.real, mode=plan.mode, outcome="inconclusive", key=plan.key)
-    if ended.how in ("started", "gone"):
+    if ended.how in ("started", "gone", "way"):
         return left_alone(plan, job.smoke, ended.how)
     sentence = {
         "signal": "the smoke job itself was ended (cancelled, preempted, or out of time)",
@@ -128,5 +128,8 @@ def keep_output(plan: Plan, smoke: int, watched: Watched) -> None:
 
 def left_alone(plan: Plan, smoke: int, standing: str) -> Result:
     """The result where the real job has started, or is gone."""
-    why = "the real job has started" if standing == "started" else "the real job is gone"
+    why = {
+        "started": "the real job has started",
+        "way": "a job of yours waits for nothing but the GPU that this run held",
+    }.get(standing, "the real job is gone")
     return Result(smoke=smoke, real=plan.real, mode=plan.mode, outcome="left", sentence=why, key=plan.key)

@@ -1,0 +1,68 @@
+"""Whether a smoke job holds the last GPU that a waiting job of its user lacks: it ends then. Pure.
+
+Slurm starts a smoke job in a gap, and jobs end sooner than their time limits say: then the next job could start but for
+the one GPU of a smoke run, and race would not be free. Asked is of the user's own jobs that Slurm would start next
+(reason Resources), counting GPUs a node: those that are free, and those that the user's smoke jobs hold. What Slurm
+does not tell of is not in the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from slurm_plugins.client.values import Job, Node
+
+__all__ = ["NAME", "in_the_way", "next_ones"]
+
+NAME: Final = "smoke-"
+"""What the names of smoke jobs begin with."""
+
+
+def next_ones(jobs: Iterable[Job]) -> list[Job]:
+    """The jobs that only lack resources, none of them smoke jobs."""
+    from slurm_plugins.client.values import JobState
+
+    return [
+        job
+        for job in jobs
+        if job.state is JobState.PENDING and job.reason == "Resources" and not job.name.startswith(NAME)
+    ]
+
+
+def in_the_way(smoke: int, jobs: Sequence[Job], nodes: Sequence[Node]) -> int:
+    """The job that could start if the user's smoke jobs were gone, this one among those that matter; 0 for none.
+
+    Parameters
+    ----------
+    smoke: the id of this smoke job. jobs: those of the user, the smoke jobs among them.
+    """
+    from slurm_plugins.client.values import JobState
+
+    held: dict[str, int] = {}
+    here: set[str] = set()
+    for job in jobs:
+        if job.state is JobState.RUNNING and job.name.startswith(NAME):
+            names = set(job.nodes)
+            for name in names:
+                held[name] = held.get(name, 0) + (job.gpu_count or 0) // len(names)
+            if job.id == smoke:
+                here = names
+    for job in next_ones(jobs):
+        count = max(job.num_nodes or 1, 1)
+        each = -(-(job.gpu_count or 0) // count)
+        if not each:
+            continue
+        free = {
+            node.name: node.gpus - node.gpus_allocated
+            for node in nodes
+            if node.available
+            and node.gpus_allocated is not None
+            and (not node.partitions or not job.partition or {*job.partition.split(",")} & {*node.partitions})
+        }
+        already = {name for name, gpus in free.items() if gpus >= each}
+        freed = {name for name, gpus in free.items() if gpus < each <= gpus + held.get(name, 0)}
+        if len(already) < count <= len(already) + len(freed) and here & freed:
+            return job.array_job_id or job.id
+    return 0
