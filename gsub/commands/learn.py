@@ -12,7 +12,7 @@ import click
 
 from gsub.commands.explain import Verbatim
 from gsub.errors import FAILED, USAGE, UserError
-from gsub.term import harmless, one_line
+from gsub.term import harmless, is_terminal, one_line
 
 if TYPE_CHECKING:
     from gsub.learning import Asked, Learnt
@@ -48,7 +48,10 @@ def learn(words: Sequence[str]) -> int:
         )
     from gsub.commands.submit import submit
 
-    return submit(["--smoke=only", "--learn", *words])
+    code = submit(["--smoke=only", "--learn", *words])
+    if code == 0 and is_terminal(sys.stderr) and "--json" not in words:
+        print("when it has ended: gsub learn --show", file=sys.stderr)
+    return code
 
 
 # --- here -------------------------------------------------------------------------------------------------------------
