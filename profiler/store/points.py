@@ -147,13 +147,12 @@ def ran(
 
 
 def _of(connection: Connection, cluster: str, keys: Sequence[int]) -> Iterator[Ran]:
+    wanted = select(
+        job.c.pk, job.c.job_id, job.c.restarts, job.c.uid, job.c.ended, job.c.gpus, job.c.array_job_id
+    )
     jobs = {
         row.pk: row
-        for row in connection.execute(
-            select(job.c.pk, job.c.job_id, job.c.restarts, job.c.uid, job.c.ended, job.c.gpus).where(
-                job.c.pk.in_(keys)
-            )
-        )
+        for row in connection.execute(wanted.where(job.c.pk.in_(keys)))
         if row.uid is not None and row.gpus and row.ended is not None
     }
     nodes: dict[int, list[int | None]] = {}
@@ -164,7 +163,8 @@ def _of(connection: Connection, cluster: str, keys: Sequence[int]) -> Iterator[R
         seen = there.memory_peak_bytes if there.host_source == _PROC else there.memory_working_bytes
         nodes.setdefault(there.job, []).append(seen)
     decided: dict[int, str] = {}
-    numbers = sorted({jobs[pk].job_id for pk in nodes})
+    # An array is decided about as a whole
+    numbers = sorted({jobs[pk].array_job_id or jobs[pk].job_id for pk in nodes})
     for some in chunks(numbers):
         lines = select(decision.c.job_id, decision.c.body).where(
             decision.c.cluster == cluster, decision.c.job_id.in_(some), decision.c.body.is_not(None)
@@ -173,7 +173,7 @@ def _of(connection: Connection, cluster: str, keys: Sequence[int]) -> Iterator[R
     for pk, peaks in nodes.items():
         one = jobs[pk]
         known = [peak for peak in peaks if peak]
-        body = decided.get(one.job_id)
+        body = decided.get(one.array_job_id or one.job_id)
         if known and body is not None:
             gpus = max(-(-one.gpus // len(peaks)), 1)
             yield Ran(one.uid, one.job_id, one.restarts, one.ended, gpus, max(known), body)

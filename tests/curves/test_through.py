@@ -118,6 +118,28 @@ def test_an_ordinary_run_tells_its_memory(here: Place) -> None:
     assert len(here.store.measured(CLUSTER, ADA)) == 2
 
 
+def test_the_tasks_of_an_array_tell_theirs(here: Place) -> None:
+    now = time.time()
+    here.ran(41, now - 500)
+    for task in (0, 1, 2):
+        host = HostUse("proc", memory_peak_bytes=(70 + 5 * task) * GIB)
+        use: dict[str, Any] = {"since": now - 400, "at": now - 10, "host": host, "final": True}
+        number = 41 + task
+        here.store.take(
+            [started(number, at=now - 400), usage(number, **use), ended(number, at=now - 10)], now
+        )
+    with here.store.writing("test") as connection:
+        connection.exec_driver_sql("UPDATE job SET gpus = 1, array_job_id = 41, array_task_id = job_id - 41")
+
+    async def looked() -> None:
+        await here.learning.look()
+        await here.learning.once()
+
+    asyncio.run(looked())
+    assert len(here.store.measured(CLUSTER, ADA)) == 3
+    assert here.decided().edits["min_mem_per_node"] == 96 * 1024
+
+
 def test_what_gsub_tells_comes_first_and_only_for_its_own_script(here: Place) -> None:
     def told(*arguments: str) -> tuple[tuple[str, ...], dict[str, str]]:
         names = identify(SCRIPT, arguments, name="train-2").fingerprints
