@@ -41,6 +41,7 @@ def told(job: Run, watched: Watched, ended: Ended) -> Result:
 
 def _judged(job: Run, watched: Watched, ended: Ended) -> Result:
     from gsub.render import duration
+    from gsub.smoke.denied import denied
     from gsub.smoke.judging import Setting, verdict
     from gsub.smoke.overlay import OUTSIDE
 
@@ -64,6 +65,15 @@ def _judged(job: Run, watched: Watched, ended: Ended) -> Result:
     steps = (job.folder / MARK).exists() or any(OUTSIDE.fullmatch(word) for word in watched.words)
     judged = verdict(_log(watched), ended.code, Setting(apart is not None, wrote - {""}, steps))
     found = judged.finding
+    if (
+        apart is not None
+        and judged.outcome == "inconclusive"
+        and found is not None
+        and found.reason == "permission_error"
+        and denied(found.evidence[0].text if found.evidence else "", plan.cwd)
+    ):  # so it is no doing of the overlay
+        judged = verdict(_log(watched), ended.code, Setting(False, frozenset(), steps))
+        found = judged.finding
     if found is None:
         return msgspec.structs.replace(base, sentence=judged.sentence)
     return msgspec.structs.replace(
