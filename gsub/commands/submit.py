@@ -68,6 +68,7 @@ def _submit(line: CommandLine, environ: Mapping[str, str], slurm: Slurm) -> int:
     # Handed on as it is, unless we are asked for more than sbatch would say.
     words: Sequence[str] = line.audible if as_json or watch or smoke is not None else line.sbatch
     listener = _Screen(line, silent=as_json or (smoke is not None and line.given("quiet")), smoke=smoke)
+    plain = words
     if smoke is not None:
         from gsub.smoke.beside import InterruptedSubmission
 
@@ -84,6 +85,9 @@ def _submit(line: CommandLine, environ: Mapping[str, str], slurm: Slurm) -> int:
         listener.spinner.hide()
         if smoke is not None and listener.job is None:
             smoke.refused()
+    if smoke is not None and answer.returncode > 0 and smoke.took_its_place(answer.errors):
+        answer = run(plain, listener.listener(), environ=environ, folder=folder, stdin=stdin)
+        listener.spinner.hide()
     if answer.returncode < 0:
         return _die_likewise(-answer.returncode)
     if answer.returncode and answer.submitted is None and answer.errors:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gsub.smoke import view
 from gsub.smoke.options import may_be_wanted
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from site_configs.site_model import Site
 
 __all__ = ["Beside", "InterruptedSubmission", "beside"]
+
+
+_LIMIT: Final = re.compile(
+    r"violates accounting/QOS policy|MaxSubmitJob|job submit limit|[Mm]ax.*[Jj]ob.*[Cc]ount"
+)
 
 
 class InterruptedSubmission(Exception):  # noqa: N818 - a signal came, and nothing is half done
@@ -65,6 +71,7 @@ class Beside:
         self.ready = ready
         self.smoked: Smoked | None = None
         self.why = ""
+        self._withdrawn = False
         silent = "--json" in line.ours or line.given("quiet")
         plain = line.given("parsable") or not ready.asked
         self._told = not silent and (not plain or is_terminal(sys.stderr))
@@ -121,6 +128,18 @@ class Beside:
                 [f"smoke: job {number} withdrawn" if gone else f"smoke: job {number} may still be there"]
             )
             self.smoked = None
+            self._withdrawn = gone
+
+    def took_its_place(self, errors: str) -> bool:
+        """Whether the real job may have been refused because its gate was one job too many; once.
+
+        The gate is withdrawn then: the user's words, as they are, are worth another try.
+        """
+        again, self._withdrawn = self._withdrawn and _LIMIT.search(errors) is not None, False
+        if again:
+            self.why = "with it you would have more jobs than you may submit"
+            self._tell(view.not_submitted(self.ready, self.why))
+        return again
 
     def only(self, more: Sequence[str] = ()) -> Smoked:
         """Submit the smoke job alone. Raises Refused, PlanError."""

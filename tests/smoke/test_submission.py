@@ -39,6 +39,8 @@ while (here / f"hold-{{which}}").exists():
     time.sleep(0.01)
 if (here / f"refuse-{{which}}").exists():
     sys.exit("sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified")
+if (here / "one-job-only").exists() and any("afterany:8" in word for word in words):
+    sys.exit("sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, ...)")
 number = 8 if smoke else 7
 print(number if "--parsable" in words else f"Submitted batch job {{number}}", flush=True)
 if "--wait" in words:
@@ -240,6 +242,14 @@ def test_a_refused_real_job_has_no_smoke_run(gsub: Gsub) -> None:
     assert gsub.calls[2].words == ["8"] and "job 8 withdrawn" in done.stderr
     done = gsub("--smoke", "t.sh")
     assert done.returncode != 0 and gsub.order == ["real"]
+
+
+def test_a_gate_never_takes_the_last_place_that_a_user_has(gsub: Gsub) -> None:
+    gsub.flag("one-job-only")
+    done = gsub("--smoke=gate", "t.sh")
+    assert (done.returncode, done.stdout) == (0, "Submitted batch job 7\n")
+    assert gsub.order == ["smoke", "real", "scancel", "real"] and gsub.calls[3].words == ["t.sh"]
+    assert "more jobs than you may submit" in done.stderr
 
 
 def test_an_interrupt_between_the_two_leaves_nothing(gsub: Gsub) -> None:
