@@ -384,7 +384,8 @@ def test_a_script_from_standard_input_runs_again(run) -> None:
     job = failed(run, input=script)
     again = run("gsub", "resubmit", "--json", job)
     facts = json.loads(again.stdout)
-    assert facts["script"] == "stdin" and facts["command"] == ["sbatch"]
+    node = run("squeue", "-h", "-t", "all", "-j", job, "-o", "%N").stdout.strip()
+    assert facts["script"] == "stdin" and facts["command"] == ["sbatch", f"--exclude={node}"]
     new = str(facts["submitted"])
     assert run("scontrol", "write", "batch_script", new, "-").stdout == script
     wait(run, new)
