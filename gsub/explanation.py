@@ -16,7 +16,8 @@ from gsub.errors import USAGE, UserError
 from gsub.known import known_of
 from gsub.script import Asked
 from gsub.site import read_site
-from gsub.workload_name import with_workload
+from gsub.workload_name import identified, with_workload
+from profiler.workload import Identity
 from site_configs.site_model import Site
 from slurm_plugins.client.errors import SlurmError
 from slurm_plugins.client.runner import Runner, check
@@ -51,6 +52,7 @@ class Explanation:
     """What would become of a submission.
 
     `problems` are for the site's people: a topology that cannot be read, a site's stage that cannot be used.
+    `workload` is what it is known as, for what was measured of it.
     """
 
     line: CommandLine
@@ -59,6 +61,7 @@ class Explanation:
     context: Context
     site_file: str = ""
     problems: tuple[str, ...] = ()
+    workload: Identity | None = None
 
     @property
     def refused(self) -> bool:
@@ -79,6 +82,7 @@ def explain_submission(line: CommandLine, environ: Mapping[str, str]) -> Explana
     context, problems = _look(Slurm.here(slurm_env), site or Site(cluster=""))
     known, unheard = known_of(context.site, os.getuid())
     context = replace(context, knowledge=known)
+    workload = identified(line, script, environ)
     environ = with_workload(line, script, environ)
     account, unknown = _default_account(slurm_env, context.site)
     stages, wrong = all_stages()
@@ -90,6 +94,7 @@ def explain_submission(line: CommandLine, environ: Mapping[str, str]) -> Explana
         context,
         str(find_site(environ) or ""),
         (*problems, *unheard, *unknown, *wrong),
+        workload,
     )
 
 

@@ -9,6 +9,7 @@ from gsub.explanation import Explanation, Part
 from gsub.render import count, duration
 from gsub.sbatch import PROGRAM
 from gsub.term import console, one_line
+from profiler.workload import Identity
 from slurm_plugins.decide.decision import Change, Decision, Note
 from slurm_plugins.decide.pipeline import option
 
@@ -30,6 +31,9 @@ _HEAD: Final = {
     "enforce": ("gsub sets", "in place of", "because"),
 }
 _MARGIN: Final = "  "
+_DIGEST: Final = 12
+"""Characters of a digest that are shown."""
+_LEFT_OUT: Final = 4
 _SECONDS: Final = frozenset({"run_time", "worth", "wait", "locality.max_wait", "max_switch_wait"})
 # Of a note about memory, the first two mark it as such
 _MEBIBYTES: Final = ("memory_per_gpu", "memory_peak", "share", "cap")
@@ -49,6 +53,7 @@ def facts(explanation: Explanation) -> dict[str, Any]:
         "cluster": context.site.cluster or None,
         "slurm": _release(explanation),
         "site_file": explanation.site_file or None,
+        "workload": _workload_facts(explanation),
         "problems": list(explanation.problems),
         "components": [_part_facts(part) for part in explanation.parts],
         "exit_code": 1 if explanation.refused else 0,
@@ -57,6 +62,14 @@ def facts(explanation: Explanation) -> dict[str, Any]:
 
 def _release(explanation: Explanation) -> str:
     return "{:02d}.{:02d}".format(*explanation.context.slurm.release)
+
+
+def _workload_facts(explanation: Explanation) -> dict[str, object] | None:
+    known = explanation.workload
+    if known is None:
+        return None
+    left_out = [{"text": token.text, "why": token.why} for token in known.ignored]
+    return {"names": list(known.fingerprints), "left_out": left_out}
 
 
 def _part_facts(part: Part) -> dict[str, object]:
@@ -145,6 +158,8 @@ def _blocks(explanation: Explanation) -> Iterator[str | _Rows]:
     cluster = explanation.context.site.cluster
     where = f"Slurm {_release(explanation)}, as it is now"
     yield from _labelled("cluster", f"{cluster}, {where}" if cluster else where)
+    if explanation.workload is not None and explanation.workload.fingerprints:
+        yield from _labelled("workload", one_line(_workload(explanation.workload)))
     if not explanation.site_file:
         yield from _labelled("site file", "none is found here: gsub observes")
     for problem in explanation.problems:
@@ -153,6 +168,18 @@ def _blocks(explanation: Explanation) -> Iterator[str | _Rows]:
         if len(explanation.parts) > 1:
             yield f"Component {number}"
         yield from _part(part)
+
+
+def _workload(known: Identity) -> str:
+    """What it is known as, and what of it did not count: `run:31d6f059b8f4, without --seed 7 (a seed)`."""
+    name = known.fingerprints[0]
+    kind, _, rest = name.partition(":")
+    if kind == "own":
+        return f"{name}, as you name it"
+    shown = f"{kind}:{rest[:_DIGEST]}" if kind != "name" else name
+    left_out = list(dict.fromkeys(f"{token.text} ({token.why})" for token in known.ignored))
+    more = f", and {len(left_out) - _LEFT_OUT} more" if len(left_out) > _LEFT_OUT else ""
+    return shown + (f", without {', '.join(left_out[:_LEFT_OUT])}{more}" if left_out else "")
 
 
 def _labelled(label: str, text: str) -> Iterator[str]:
