@@ -48,6 +48,8 @@ _LAST: Final = 12
 """A little less will do within so many of the last lines: nothing else came that the script could have ended by."""
 _COPY: Final = re.compile(r"\S*/gsub-smoke-\w+/spool/slurm_script(?=:)")
 """The script's own path in a smoke run, which a shell puts ahead of what it says."""
+_REFUSED: Final = "Value too large for defined data type"
+"""What only an overlay says where a file cannot be written."""
 _TIERS: Final = frozenset({"decisive", "explicit"})
 _TAIL: Final = 400  # lines behind and before the deciding one that are looked through for ANYWHERE
 _STACK: Final = 60  # lines back to which a traceback's source lines are looked for
@@ -138,7 +140,8 @@ def _doubt(finding: Finding, log: LogText, setting: Setting) -> str:
         for row in BESIDE:
             if any(re.search(row.pattern, text) for text in words):
                 return row.why
-        if finding.reason == "permission_error":
+        refused = any(_REFUSED in text for text in _around(finding, log))
+        if refused or finding.reason == "permission_error":
             return BESIDE[0].why
         if finding.reason in ("missing_input", "corrupt_input", "environment_error", "import_error") and (
             setting.steps or any(_names(name, text) for text in words for name in setting.wrote)

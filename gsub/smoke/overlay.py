@@ -56,6 +56,7 @@ _SYSTEM: Final = (
     "/boot",
 )
 _LOOKED_AT: Final = 5000  # entries whose owner is looked at
+_FOREIGN: Final = 0.05  # of the entries, that may be another group's
 _SECONDS: Final = 0.5
 _PATIENCE: Final = 10.0  # seconds for the probe
 
@@ -300,38 +301,35 @@ def _mounted() -> Iterable[str]:
 
 
 def _foreign(folder: str) -> bool:
-    """Whether the run may have to write to what belongs to a group or user that its namespace does not have.
+    """Whether the run may well have to write to what belongs to a group or user that its namespace does not have.
 
-    There only the user and the user's own group exist: of a shared project's files writing would be refused.
+    There only the user and the user's own group exist: of a shared project's files writing is refused (EOVERFLOW). A
+    few such files among many are no reason: a run that meets them is inconclusive.
     """
     uid, gid = os.geteuid(), os.getegid()
     if uid == 0:
         return False  # root needs no user namespace
+    found = os.stat(folder)
+    if (found.st_uid, found.st_gid) != (uid, gid):
+        return True
     groups = {*os.getgroups(), gid}
     until = time.monotonic() + _SECONDS
-    left = _LOOKED_AT
+    own = foreign = 0
     ahead = [folder]
-    while ahead:
-        place = ahead.pop()
-        with suppress(OSError), os.scandir(place) as entries:
-            found = os.stat(place)
-            if (found.st_uid, found.st_gid) != (uid, gid):
-                return True
-            for entry in entries:
-                left -= 1
-                if left < 0 or time.monotonic() > until:
-                    return False
+    while ahead and own + foreign < _LOOKED_AT and time.monotonic() < until:
+        with suppress(OSError), os.scandir(ahead.pop()) as entries:
+            for entry in islice(entries, _LOOKED_AT):
                 with suppress(OSError):
                     one = entry.stat(follow_symlinks=False)
-                    if stat.S_ISDIR(one.st_mode):
-                        if one.st_uid == uid:
-                            ahead.append(entry.path)
-                    elif stat.S_ISREG(one.st_mode):
-                        mine = one.st_uid == uid and one.st_gid != gid
-                        shared = one.st_uid != uid and one.st_mode & 0o020 and one.st_gid in groups
-                        if mine or shared:
-                            return True
-    return False
+                    mine = one.st_uid == uid
+                    shared = one.st_mode & 0o020 and one.st_gid in groups
+                    if (mine and one.st_gid != gid) or (not mine and shared):
+                        foreign += 1
+                    else:
+                        own += 1
+                    if mine and stat.S_ISDIR(one.st_mode):
+                        ahead.append(entry.path)
+    return foreign > _FOREIGN * (own + foreign)
 
 
 def _free(path: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -11,7 +12,18 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-__all__ = ["CHANGED", "VERSION", "Line", "Outcome", "Result", "lines", "read", "result_file", "write"]
+__all__ = [
+    "CHANGED",
+    "VERSION",
+    "Line",
+    "Outcome",
+    "Result",
+    "forget",
+    "lines",
+    "read",
+    "result_file",
+    "write",
+]
 
 VERSION: Final = 1
 CHANGED: Final = 50
@@ -47,7 +59,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kept: `overlay`: what it wrote below its folder went beside, and is gone; `none`: it wrote where it always writes.
     kept_why: why there was no overlay; empty with one.
     held: the real job was held. key: of the memory of passes. points: (CPUs, steps a second) that were measured.
-    said: what was found by measuring, in sentences.
+    said: what was found by measuring, in sentences. at: when it ended, in seconds since the epoch.
     """
 
     v: int = VERSION
@@ -74,6 +86,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     key: str = ""
     points: tuple[tuple[float, float], ...] = ()
     said: tuple[str, ...] = ()
+    at: float = 0.0
 
 
 def result_file(state: str | Path, smoke: int) -> Path:
@@ -88,7 +101,8 @@ def write(result: Result, state: str | Path) -> Path:
     descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=".result-")  # 0600
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(_writable(result)) + b"\n")
+            told = msgspec.structs.replace(_writable(result), at=result.at or time.time())
+            file.write(msgspec.json.encode(told) + b"\n")
             file.flush()
             os.fsync(file.fileno())
         Path(name).replace(target)
@@ -107,6 +121,12 @@ def read(state: str | Path, smoke: int) -> Result | None:
     except (OSError, msgspec.MsgspecError, ValueError):
         return None
     return found if found.v == VERSION else None
+
+
+def forget(state: str | Path, smoke: int) -> None:
+    """Take away what a job of this number left here, of another cluster or of long ago. Never raises."""
+    with suppress(OSError):
+        result_file(state, smoke).unlink()
 
 
 def _writable(result: Result) -> Result:

@@ -29,7 +29,7 @@ import msgspec
 from gsub.smoke.child import environment, named, shebang, temporary
 from gsub.smoke.measuring import Measuring
 from gsub.smoke.plan import Plan, PlanError, decoded
-from gsub.smoke.result import Result, lines, write
+from gsub.smoke.result import Result, forget, lines, write
 from gsub.smoke.telling import keep_output, left_alone, told
 
 if TYPE_CHECKING:
@@ -94,6 +94,8 @@ def main() -> int:
         print(f"gsub: smoke inconclusive: its plan cannot be read ({error})", flush=True)
         return 0
     smoke = _number(os.environ.get("SLURM_JOB_ID", ""))
+    if plan.state:
+        forget(plan.state, smoke)
     try:
         result = run(plan, smoke, os.environ)
     except Exception as error:  # whatever it is: the real job is not to suffer from it

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gsub.smoke.overlay import NoOverlayError, Overlay, laid, places
+from gsub.smoke.overlay import NoOverlayError, Overlay, _foreign, laid, places
+
+NOBODY = 65534
 
 
 def test_folders_that_a_script_may_write_to(tmp_path: Path) -> None:
@@ -84,3 +86,27 @@ def test_folders_that_cannot_be_laid_over(tmp_path: Path) -> None:
     ):
         with pytest.raises(NoOverlayError, match=why):
             laid(str(folder), [], tmp_path / "apart")
+
+
+@pytest.mark.root
+def test_a_folder_of_another_group_is_left_alone_and_a_few_such_files_are_not_minded(tmp_path: Path) -> None:
+    for name, gid, many in (("own", 0, 0), ("shared", 1234, 0), ("few", 0, 1), ("half", 0, 20)):
+        folder = tmp_path / name
+        folder.mkdir()
+        os.chown(folder, NOBODY, gid)
+        for number in range(40):
+            (folder / str(number)).touch()
+            os.chown(folder / str(number), NOBODY, 1234 if number < many else 0)
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == 0 and len(folder.parts) > 2:
+            folder.chmod(0o755)
+    os.seteuid(NOBODY)
+    try:
+        assert [_foreign(str(tmp_path / name)) for name in ("own", "shared", "few", "half")] == [
+            False,
+            True,
+            False,
+            True,
+        ]
+    finally:
+        os.seteuid(0)

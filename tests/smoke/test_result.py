@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from gsub.smoke.result import Line, Result, lines, read, result_file, write
+from gsub.smoke.result import Line, Result, forget, lines, read, result_file, write
 
 
 def test_a_result_comes_back_whole_and_only_its_user_may_read_it(tmp_path: Path) -> None:
@@ -17,8 +17,17 @@ def test_a_result_comes_back_whole_and_only_its_user_may_read_it(tmp_path: Path)
     )
     result = msgspec.structs.replace(more, real=6, reason="import_error", sentence="no einops", held=True)
     path = write(result, tmp_path)
-    assert read(tmp_path, 7) == result
+    kept = read(tmp_path, 7)
+    assert kept is not None and kept.at > 1e9
+    assert msgspec.structs.replace(kept, at=0.0) == result
     assert stat.S_IMODE(path.stat().st_mode) == 0o600 and [path] == list(path.parent.iterdir())
+
+
+def test_what_another_job_of_its_number_left_is_forgotten(tmp_path: Path) -> None:
+    write(Result(smoke=7, outcome="passed"), tmp_path)
+    forget(tmp_path, 7)
+    assert read(tmp_path, 7) is None
+    forget(tmp_path, 7)
 
 
 def test_what_is_no_result_is_none(tmp_path: Path) -> None:
