@@ -158,6 +158,11 @@ def _way(way: Mode, own: str, real: Real) -> tuple[Mode, str]:
         return "race", "race, not gate: a dependency with '?' takes no second one"
     if way == "gate" and "begin" in real.options:
         return "race", "race, not gate: a gate with --begin would have no end of its own"
+    if way == "gate" and own:
+        return (
+            way,
+            "the gate's time counts from now: if your own dependency takes longer, there is no smoke run",
+        )
     return way, ""
 
 
