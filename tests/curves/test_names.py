@@ -10,8 +10,12 @@ from gsub import workload_name
 from gsub.argv import split
 from gsub.decide import components
 from gsub.errors import UserError
+from gsub.explanation import Explanation
+from gsub.explanation_view import facts, lines
 from gsub.sbatch_options import Table
 from gsub.workload_name import identified, with_workload
+from site_configs.site_model import Site
+from slurm_plugins.decide.context import Context
 from slurm_plugins.decide.knowledge import TOLD, names
 from slurm_plugins.decide.request import HEAD_BYTES, Request
 
@@ -110,3 +114,18 @@ def test_a_name_that_is_none(word: str) -> None:
 
 def test_as_much_of_a_script_counts_here_as_there() -> None:
     assert workload_name.HEAD_BYTES == HEAD_BYTES
+
+
+def test_explain_shows_what_a_job_is_known_as_and_what_does_not_count() -> None:
+    words = ["-G1", "train.sh", "--lr", "0.1", "--out", "runs/\x1b[31m7"]
+    line = split(words, Table.of_all())
+    found = Explanation(
+        line, "train.sh", (), Context(Site(cluster="lab")), workload=identified(line, PLAIN, SHELL)
+    )
+    (shown,) = [text for text in lines(found) if text.strip().startswith("workload")]
+    assert "run:" in shown and "--seed 7 (a seed)" in shown and "\x1b" not in shown
+    told = facts(found)["workload"]
+    assert told["names"][0].startswith("run:") and {"text": "--seed 7", "why": "a seed"} in told["left_out"]
+    own = split(["--workload=mine", *words], Table.of_all())
+    found = Explanation(own, "train.sh", (), found.context, workload=identified(own, PLAIN, SHELL))
+    assert "own:mine, as you name it" in "\n".join(lines(found))
