@@ -5,20 +5,26 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import shutil
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from stat import S_ISDIR
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from gsub.smoke.plan import Plan
 
-__all__ = ["environment", "named", "shebang", "temporary"]
+__all__ = ["PREFIX", "environment", "named", "shebang", "sweep", "sweep_old", "temporary"]
 
 _SHORT: Final = 70  # characters of a folder in which a Unix socket can be made: 108 is the most for its name
 _HEADER: Final = 512  # bytes of a script's first line
 _OFFLINE: Final = {"WANDB_MODE": "offline", "NEPTUNE_MODE": "offline", "CLEARML_OFFLINE_MODE": "1"}
 """Trackers of experiments by variables of theirs: a smoke run is none of a user's experiments."""
+PREFIX: Final = "gsub-smoke-"
+"""How names of runs' folders begin."""
+_OLD: Final = 86400.0  # seconds: no run takes so long
 _QUOTED: Final = re.compile(r"[\"']([^\"'\n]{1,200})[\"']")
 _WORDS: Final = frozenset({"ray", "flux", "su", "sg", "prun", "shifter", "sarus"})
 """Programs whose names are words of other things, too: keys, variables, options."""
@@ -64,6 +70,31 @@ def temporary(environ: Mapping[str, str]) -> str | None:
         if path.startswith("/") and os.access(path, os.W_OK | os.X_OK):
             return path
     return None
+
+
+def sweep(folder: Path) -> None:
+    """Away with a run's folder, whatever rights its script gave to what is in it. Never raises."""
+    for place, folders, _ in os.walk(folder):
+        for name in folders:
+            path = Path(place, name)
+            with suppress(OSError):
+                if not path.is_symlink():
+                    path.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep_old(base: Path) -> None:
+    """Away with what runs left here that were killed, of this user. Never raises."""
+    with suppress(OSError):
+        for path in base.glob(f"{PREFIX}*"):
+            with suppress(OSError):
+                found = path.lstat()
+                if (
+                    found.st_uid == os.geteuid()
+                    and S_ISDIR(found.st_mode)
+                    and time.time() - found.st_mtime > _OLD
+                ):
+                    sweep(path)
 
 
 def named(plan: Plan) -> tuple[list[str], list[str]]:

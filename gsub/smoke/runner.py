@@ -12,7 +12,6 @@ from __future__ import annotations
 import io
 import os
 import pwd
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gsub.smoke.child import environment, named, shebang, temporary
+from gsub.smoke.child import PREFIX, environment, named, shebang, sweep, sweep_old, temporary
 from gsub.smoke.measuring import Measuring
 from gsub.smoke.plan import Plan, PlanError, decoded
 from gsub.smoke.result import Result, forget, lines, write
@@ -128,15 +127,14 @@ def run(plan: Plan, smoke: int, environ: Mapping[str, str], slurm: Slurm | None 
         standing = slurm.look(plan.real)
         if standing in ("started", "gone"):
             return left_alone(plan, smoke, standing)
-    folder = Path(tempfile.mkdtemp(prefix="gsub-smoke-", dir=temporary(environ)))
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=temporary(environ)))
+    sweep_old(folder.parent)
     job = Run(plan, smoke, folder, environ)
     previous = [(one, signal.signal(one, job.asked_to_stop)) for one in (signal.SIGTERM, signal.SIGINT)]
     try:
         return _tried(job, slurm)
     finally:
-        if job.overlay is not None:
-            job.overlay.remove()
-        shutil.rmtree(folder, ignore_errors=True)
+        sweep(folder)
         for number, handler in previous:
             signal.signal(number, handler)
 

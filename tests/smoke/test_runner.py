@@ -144,3 +144,14 @@ def test_words_and_texts_of_a_script_and_what_it_runs(tmp_path: Path) -> None:
     words, texts = named(Plan(script=script.encode(), name="t.sh", cwd=str(tmp_path), seconds=1.0))
     assert f"--out={tmp_path}/o" in words and f"{tmp_path}/log" in words
     assert "srun -N2 x\n" in texts
+
+
+def test_its_folder_goes_whatever_rights_the_script_left_there(place: Place) -> None:
+    old, new = place.tmp / "gsub-smoke-old", place.tmp / "gsub-smoke-new"
+    for folder in (old, new):
+        (folder / "apart/work0/work").mkdir(parents=True)
+        (folder / "apart/work0/work").chmod(0)
+    os.utime(old, (1, 1))
+    process = place.start("#!/bin/sh\nmkdir -p $GSUB_SMOKE_DIR/a/b; chmod 500 $GSUB_SMOKE_DIR/a\n")
+    assert process.wait(PATIENCE_S) == 0
+    assert list(place.tmp.iterdir()) == [new]
