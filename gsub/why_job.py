@@ -246,7 +246,10 @@ def _held_by_smoke(live: Job, wait: Wait) -> Wait:
     from gsub.term import one_line
 
     state = environment_folder(os.environ)
-    result = holder_of(state, live.array_job_id or live.id) if state is not None else None
+    if state is None:
+        return wait
+    since = live.submitted.timestamp() if live.submitted is not None else 0.0
+    result = holder_of(state, live.array_job_id or live.id, since)
     if result is None:
         return wait
     shown = live.array_job_id or live.shown_id

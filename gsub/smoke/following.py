@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from gsub.smoke.kept import SKEW
 from gsub.term import one_line
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Following:
         self.client = client
         self.result: Result | None = None
         self.over = False
+        self._since = time.time()  # it was submitted a moment ago
         self._asked = float("-inf")
         self._ended: float | None = None
         self._last: Job | None = None
@@ -49,8 +51,9 @@ class Following:
             return []
         from gsub.smoke.result import lines, read
 
-        self.result = read(self.state, self.job_id) if self.state else None
-        if self.result is not None:
+        found = read(self.state, self.job_id) if self.state else None
+        if found is not None and found.at >= self._since - SKEW:
+            self.result = found
             self.over = True
             return [
                 f"smoke job {self.job_id}: {line}" if not n else line

@@ -177,6 +177,10 @@ def _make_folder(ready: Order) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise Refused(f"{folder}: {error.strerror or error}") from None
+    if ready.plan.state:
+        from gsub.smoke.kept import prune
+
+        prune(Path(ready.plan.state))
 
 
 def _why(said: str) -> str:

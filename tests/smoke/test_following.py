@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from gsub.smoke import following
 from gsub.smoke.following import Following
-from gsub.smoke.kept import holder_of
+from gsub.smoke.kept import AGE, holder_of, prune
 from gsub.smoke.result import Line, Result, write
 from slurm_plugins.client.errors import SlurmUnreachable
 from slurm_plugins.client.values import JobState
@@ -73,13 +75,31 @@ def test_an_end_without_a_result_is_told(tmp_path: Path, states: tuple[str | Non
     assert words in lines[-1] and found.over and not found.held
 
 
+def test_a_result_of_an_older_job_of_that_number_is_none(tmp_path: Path) -> None:
+    write(structs.replace(FAILED, at=time.time() - 3600), tmp_path)
+    lines, found = told(tmp_path, "RUNNING")
+    assert lines == ["smoke job 8 RUNNING"] and not found.held
+
+
 def test_who_held_a_job(tmp_path: Path) -> None:
     assert holder_of(tmp_path, 7) is None
-    write(FAILED, tmp_path)
+    write(structs.replace(FAILED, at=1e9), tmp_path)
     write(Result(smoke=9, real=7, outcome="passed"), tmp_path)
     write(Result(smoke=10, real=0, outcome="failed", held=True, dependants=(11, 12)), tmp_path)
     (tmp_path / "smoke" / "5.out").touch()
     (tmp_path / "smoke" / "6").mkdir()
-    assert holder_of(tmp_path, 7) == FAILED
+    assert (holder_of(tmp_path, 7, since=1e9) or Result(smoke=0, outcome="left")).smoke == 8
+    assert holder_of(tmp_path, 7, since=1e9 + 3600) is None
     assert (holder_of(tmp_path, 12) or FAILED).smoke == 10
     assert holder_of(tmp_path, 9) is None
+
+
+def test_what_is_old_goes(tmp_path: Path) -> None:
+    write(FAILED, tmp_path)
+    (tmp_path / "smoke" / "8.out").touch()
+    (tmp_path / "smoke" / "mine.txt").touch()
+    prune(tmp_path)
+    assert len(list((tmp_path / "smoke").iterdir())) == 3
+    prune(tmp_path, time.time() + AGE + 60)
+    assert [path.name for path in (tmp_path / "smoke").iterdir()] == ["mine.txt"]
+    prune(tmp_path / "nothing")
