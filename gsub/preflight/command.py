@@ -48,6 +48,7 @@ class Command:
     sure: it does run, in the order of the file, and no line before it may have changed what files there are.
     decisive: when it fails, the job fails: it is the last one that does work, or `set -e` is in effect.
     made: paths that lines before it make; None among them: some of which nobody knows.
+    allowed: the script allows for its failing; of what is missing for it nothing is said.
     """
 
     line: int
@@ -60,6 +61,7 @@ class Command:
     sure: bool
     decisive: bool
     made: tuple[str | None, ...]
+    allowed: bool = False
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gsub.preflight.command import Command
-from gsub.preflight.deciding import decided, otherwise, perhaps
+from gsub.preflight.deciding import allowed, decided, otherwise, perhaps
 from gsub.preflight.effects import take_in
 from gsub.preflight.known import ASSIGNMENT, Known
 from gsub.preflight.simple import FUNCTION, Simple, simple_commands
@@ -54,14 +54,23 @@ def _walk(submission: Submission, simples: list[Simple]) -> Iterator[tuple[Simpl
             known.sure and not simple.nested and not simple.background and last != "goes on",
             known.stops or last == "leaves",
             tuple(known.made),
+            allowed(simples, number),
         )
         yield simple, command
         take_in(known, simple, command)
-        if simple.nested or simple.before in ("&&", "||"):
+        if command.name != "exit" and not (command.name == "exec" and len(words) > 1):
             continue
-        leaves = command.name == "exit" or (command.name == "exec" and len(words) > 1)
-        if leaves and known.sure and simple.after in ("\n", ";", ""):
+        if simple.nested or simple.before in ("&&", "||") or simple.after not in ("\n", ";", ""):
+            if not _fails(command):
+                known.sure = False  # what comes after is run only where the script did not end well here
+        elif known.sure:
             return  # what comes after is not run
+
+
+def _fails(command: Command) -> bool:
+    """Whether an `exit` says that the job has failed."""
+    code = command.words[1] if len(command.words) == 2 else None
+    return command.name == "exit" and code is not None and code.isdigit() and int(code) > 0
 
 
 def _assigned(simple: Simple, words: list[str | None]) -> tuple[list[str | None], dict[str, str | None]]:

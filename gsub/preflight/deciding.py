@@ -10,7 +10,7 @@ from gsub.preflight.command import QUIET, Command, is_quiet
 from gsub.preflight.lexer import Part
 from gsub.preflight.simple import Simple
 
-__all__ = ["decided", "otherwise", "perhaps"]
+__all__ = ["allowed", "decided", "otherwise", "perhaps"]
 
 _FILTERS: Final = frozenset({"tee", "grep", "cat", "sed", "awk", "tail", "head", "ts", "sort", "wc"})
 _PASSING: Final = frozenset(
@@ -48,6 +48,17 @@ def perhaps(simple: Sequence[Simple], number: int) -> bool:
             return True
         at -= 1
     return False
+
+
+def allowed(simple: Sequence[Simple], number: int) -> bool:
+    """Whether the script itself allows for its failing: `[ -f x ] && source x`, `python x || true`."""
+    at = number
+    while at > 0 and simple[at].before == "&&":
+        at -= 1
+        if simple[at].words and _text(simple[at].words[0]) in ("[", "test"):
+            return True
+    behind = simple[number + 1] if number + 1 < len(simple) and simple[number].after == "||" else None
+    return behind is not None and len(behind.words) == 1 and _text(behind.words[0]) in ("true", ":")
 
 
 def decided(found: Sequence[tuple[Simple, Command]]) -> Iterator[Command]:

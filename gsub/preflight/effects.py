@@ -30,6 +30,8 @@ def take_in(known: Known, simple: Simple, command: Command) -> None:
             if word:
                 known.unknown.add(word)
                 known.variables.pop(word, None)
+                if word.startswith("SLURM_JOB"):
+                    known.sure = False  # what srun starts from here on is a job of its own
             else:
                 known.unknown.update(known.variables)
     elif name == "cd" or name in ("pushd", "popd"):
@@ -57,7 +59,7 @@ def take_in(known: Known, simple: Simple, command: Command) -> None:
                 known.made.append(None)
             elif not word.startswith("-"):
                 known.made.append(command.path(word))
-    elif name not in QUIET:
+    elif name not in QUIET or (name == "sleep" and maybe):  # a loop that waits, for others' files too
         known.made.append(None)
 
 

@@ -63,7 +63,7 @@ class Known:
                 found += part.text
             elif part.kind == "text":
                 text = part.text
-                if _GLOB.search(text):
+                if _GLOB.search(text) and text not in ("[", "]"):
                     return None
                 if not number and text.startswith("~"):
                     if text[1:2] not in ("", "/"):

@@ -127,7 +127,7 @@ class _Reader:
                 if closing is None:
                     raise UnreadableError("[[ without ]]")
                 self.at = closing.end()
-                return Token(line, parts=(Part("text", "["), Part("dynamic")))
+                return Token(line, parts=(Part("text", "["),))
             if only.isdigit() and text[self.at : self.at + 1] in ("<", ">"):
                 redirect = self.token()
                 return None if redirect is None else Token(line, f"{only}{redirect.operator}")

@@ -139,6 +139,8 @@ def _lines(submission: Submission) -> Iterator[tuple[Command, tuple[str, ...]]]:
             known = ["load", *known]
         if known[0] not in _RUN or any(word.startswith("-") for word in known):
             return
+        if command.folder != submission.folder and any(word.startswith(".") for word in known):
+            return
         yield command, tuple(known)
 
 

@@ -66,7 +66,7 @@ def _mounts() -> Sequence[Mount]:
 
 def level(submission: Submission, command: Command, path: str) -> Level | None:
     """How sure it is that a path which is not there now will not be there for the command; None: say nothing."""
-    if submission.elsewhere or command.makes(path):
+    if submission.elsewhere or command.allowed or command.makes(path):
         return None
     if submission.later:
         return None

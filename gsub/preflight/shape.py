@@ -70,7 +70,7 @@ def _error(command: Command) -> Level:
 
 def _step(submission: Submission, command: Command, found: Program, job: Asked) -> Iterator[Finding]:
     """A step that asks for more than its job has: Slurm refuses it (seen on 22.05, 24.11 and 26.05)."""
-    if found.srun is None:
+    if found.srun is None or number(found.srun.get("jobid")):
         return
     options = found.srun
     low = number((options.get("nodes") or "").partition("-")[0])

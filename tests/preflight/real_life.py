@@ -446,6 +446,31 @@ timeout -k 10 1h python train.py; rc=$?
 if [ $rc -eq 124 ]; then sbatch job.sh; fi
 exit $rc
 """
+DONE = r"""
+set -euo pipefail
+if [ -f results/done.flag ]; then
+    echo "nothing left to do"
+    exit 0
+fi
+python only_if_not_done.py
+"""
+CHECKS_FIRST = r"""
+if [ $# -gt 3 ]; then echo "usage: $0 X"; exit 1; fi
+[ -n "$SLURM_JOB_ID" ] || exit 1
+[[ -d data ]] || mkdir data
+[ -f data/x.csv ] || wget -q -O data/x.csv https://example.org/x.csv
+if [ ! -d env ]; then python3 -m venv env && ./env/bin/pip install -q nomodule; fi
+source env/bin/activate
+if [ "${DEBUG:-0}" = 1 ]; then set -x; fi
+python train.py --data data/x.csv
+if [ $? -ne 0 ]; then exit 1; fi
+if test -e out.pt; then python evaluate.py out.pt; fi
+"""
+WAITS = r"""
+set -e
+while [ ! -f from_elsewhere.py ]; do sleep 30; done
+python from_elsewhere.py
+"""
 RELATIVE = {
     "proj/__init__.py": "",
     "proj/train.py": "from . import util\nfrom .models import net\nfrom .models.net import Net\n"
@@ -509,6 +534,9 @@ REAL_LIFE = (
     Case("back and forth between folders", ONE + OLDPWD, {"src/main.py": "", **TRAIN}),
     Case("lists, groups and redirections of the shell itself", ONE + CHAINED, TRAIN),
     Case("functions that run what they are given", ONE + LOCAL_FUNCTION, TRAIN),
+    Case("done already", ONE + DONE, {"results/done.flag": ""}),
+    Case("looks before it goes on", ONE + CHECKS_FIRST, {"train.py": "import nomodule\n"}),
+    Case("waits for a file of another's", ONE + WAITS),
     Case("python -m of a package", ONE + ACTIVATE + "python -m proj.train\npython -m proj --x\npython -m proj.data.read\n", RELATIVE),
     Case("torchrun -m", HEAD + ACTIVATE + "torchrun --nproc_per_node 8 -m proj.train\n", RELATIVE),
     Case("python -m of what is installed", ONE + ACTIVATE + "python -m http.server\npython -m venv x\npython -m json.tool --help\n"),

@@ -43,6 +43,8 @@ BROKEN = (
     Case("mistyped #!", "#!/bin/bahs\npython train.py\n", TRAIN, ("job.sh", 1), says="/bin/bahs"),
     Case("no such option", "#!/bin/bash\n#SBATCH -N 2\n#SBATCH --gpus-per-nod3=8\ntrue\n", {}, ("job.sh", 3), says="no option"),
     Case("mistyped script", HEAD + "srun python trian.py --epochs 5\n", TRAIN, ("job.sh", 5), says="trian.py"),
+    Case("mistyped script behind tests", HEAD + "if [ -d data ]; then echo data; fi\n[[ -n $X ]] || X=1\nsrun python trian.py\n", TRAIN,
+         ("job.sh", 7), says="trian.py"),
     Case("script in another folder", HEAD + "set -euo pipefail\ncd src\npython main.py\n", {"src/train.py": "", "main.py": ""},
          ("job.sh", 7), says="main.py"),
     Case("folder that is not there", HEAD + "set -e\ncd $SLURM_SUBMIT_DIR/scr\npython train.py\n", TRAIN, ("job.sh", 6), says="scr"),

@@ -66,6 +66,12 @@ def test_words(script: str, words: tuple[str | None, ...]) -> None:
         ("cd y && python x", True, True),
         ("! python x", False, True),
         ("exit 0\npython x", None, None),
+        ("[ -f y ] && echo\npython x", True, True),
+        ("[[ -f y ]] || exit 1\npython x", True, True),
+        ("if [ -f y ]; then exit 2; fi\npython x", True, True),
+        ("if [ -f y ]; then exit; fi\npython x", False, True),
+        ("[ -f y ] && exit 0\npython x", False, True),
+        ("[ -f y ] || exec z\npython x", False, True),
     ],
 )
 def test_what_decides(script: str, sure: bool | None, decisive: bool | None) -> None:
@@ -75,6 +81,23 @@ def test_what_decides(script: str, sure: bool | None, decisive: bool | None) -> 
         assert one.sure == sure
         if sure:
             assert one.decisive == decisive
+
+
+@pytest.mark.parametrize(
+    ("script", "allowed"),
+    [
+        ("[ -f x ] && source x", True),
+        ("test -d y && cd y && python x", True),
+        ("python x || true", True),
+        ("python x || :", True),
+        ("python x || exit 1", False),
+        ("python x || echo failed", False),
+        ("cd y && python x", False),
+    ],
+)
+def test_what_a_script_allows_to_fail(script: str, allowed: bool) -> None:
+    (found,) = [one for one in read(script) if "x" in one.words[1:2]]
+    assert found.allowed == allowed
 
 
 @pytest.mark.parametrize(

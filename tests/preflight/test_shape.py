@@ -86,6 +86,7 @@ def test_what_does_not_fit(said: Said, options: str, script: str, level: str, wo
         (NODE8, "srun -N1 --gpus-per-node=4 x & srun -N1 --gpus-per-node=4 x & wait"),
         (NODE8, "srun --ntasks-per-node=1 --gpus-per-task=8 x"),
         (NODE8, "srun --gpus=$N x"),
+        (NODE8, "srun --jobid=77 -N 4 x"),
         ("--gpus=16", "srun torchrun --nproc_per_node=8 --nnodes=2 nccl.py"),
         (ONE8, "torchrun --standalone --nproc_per_node=gpu nccl.py"),
         (ONE8, "torchrun --nproc_per_node=$SLURM_GPUS_ON_NODE nccl.py"),
