@@ -21,7 +21,7 @@ LOOKED_AT: Final = 200
 AGE: Final = 30 * 86400.0
 """Seconds for which results and output are kept."""
 SKEW: Final = 120.0
-"""Seconds by which clocks may differ. Numbers of jobs come again, and on other clusters: a result is known by its time."""
+"""Seconds by which clocks may differ. Numbers of jobs come again: a result is known by its time."""
 _REMOVED: Final = 100  # at a time: a submission is not to wait
 _OURS: Final = re.compile(r"\d+(?:\.out)?")
 
