@@ -307,6 +307,8 @@ def main() -> int:
     with stage(name, asked.slurm, asked.nodes, asked.minute, smoke_s=SMOKE_S) as here:
         if asked.only in (None, "broken"):
             rows = broken(here, pick[0])
+            if not asked.json:
+                tell_broken(rows)
         if asked.only in (None, "good"):
             fine = good(here, pick[1], both=asked.both)
         if asked.only in (None, "scenes"):
@@ -314,8 +316,6 @@ def main() -> int:
     if asked.json:
         print(json.dumps({"broken": [asdict(row) for row in rows], "good": [asdict(row) for row in fine]}))
     else:
-        if rows:
-            tell_broken(rows)
         if fine:
             tell_good(fine)
         print(f"{time.monotonic() - begun:.0f} s in all, Slurm {asked.slurm}, a minute in {asked.minute:g} s")
