@@ -34,6 +34,10 @@ def take_in(known: Known, simple: Simple, command: Command) -> None:
                     known.sure = False  # what srun starts from here on is a job of its own
             else:
                 known.unknown.update(known.variables)
+    elif name == "shift":
+        known.arguments = None
+    elif name == "printf" and words[1:2] == ("-v",):
+        known.assign({words[2] or "": None} if len(words) > 2 else {}, sure=False)
     elif name == "cd" or name in ("pushd", "popd"):
         target = words[1] if len(words) == 2 else None
         if name == "cd" and len(words) == 1:
@@ -41,6 +45,8 @@ def take_in(known: Known, simple: Simple, command: Command) -> None:
         there = target is not None and target != "-" and not maybe and simple.after != "|"
         known.folder = command.path(target) if there and target is not None else None
     elif name == "set":
+        if _sets_arguments(words[1:]):
+            known.arguments = None
         _options(known, words[1:], sure=not maybe)
     elif name in ("source", "."):
         _sourced(known, command, maybe=maybe)
@@ -75,6 +81,16 @@ def _exported(known: Known, words: Iterable[str | None], simple: Simple, *, sure
         elif ASSIGNMENT.match(word):
             name, _, value = word.partition("=")
             known.assign({name: value}, sure=sure)
+
+
+def _sets_arguments(words: Iterable[str | None]) -> bool:
+    """Whether `set` is given new arguments of the script: `set -- a b`."""
+    named = False
+    for word in words:
+        if word is None or word == "--" or not (named or word.startswith(("-", "+"))):
+            return True
+        named = not named and re.fullmatch(r"[-+][a-zA-Z]*o", word) is not None
+    return False
 
 
 def _options(known: Known, words: Iterable[str | None], *, sure: bool) -> None:

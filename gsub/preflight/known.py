@@ -28,6 +28,7 @@ class Known:
         self.variables["HOME"] = submission.home
         self.variables["SLURM_SUBMIT_DIR"] = submission.cwd or submission.folder
         self.unknown: set[str] = set()
+        self.arguments: tuple[str, ...] | None = submission.args
         self.folder: str | None = submission.folder
         shebang = submission.text.split("\n", 1)[0].split()
         login = any(word in ("-l", "--login", "-li", "-il") for word in shebang[1:])
@@ -47,7 +48,7 @@ class Known:
             if len([p for p in parts if p.text or p.kind != "quoted"]) == 1:
                 only = next(p for p in parts if p.text or p.kind != "quoted")
                 if only.kind == "arguments":
-                    words += self.submission.args
+                    words += [None] if self.arguments is None else self.arguments
                     continue
             value = self._value(parts)
             bare = not any(part.kind == "quoted" or part.quoted for part in parts)
@@ -84,8 +85,8 @@ class Known:
     def _variable(self, part: Part) -> str | None:
         name = part.text
         if name.isdigit():
-            args = self.submission.args
-            if name == "0":
+            args = self.arguments
+            if name == "0" or args is None:
                 return None
             value = args[int(name) - 1] if int(name) <= len(args) else ""
             return value or part.default or ""

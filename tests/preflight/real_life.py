@@ -446,6 +446,33 @@ timeout -k 10 1h python train.py; rc=$?
 if [ $rc -eq 124 ]; then sbatch job.sh; fi
 exit $rc
 """
+SHIFTS = r"""
+set -euo pipefail
+if [ $# -lt 2 ]; then echo "usage: $0 MODE SCRIPT"; exit 64; fi
+MODE=$1; shift
+python "$1" --mode $MODE "${@:2}"
+while [ $# -gt 0 ]; do case "$1" in -x) X=$2; shift 2;; *) shift;; esac; done
+python "${X:-train.py}"
+"""
+STAGES = r"""
+stage=0; stop_stage=100
+. ./path.sh
+. utils/parse_options.sh || exit 1
+if [ ${stage} -le 1 ] && [ ${stop_stage} -ge 1 ]; then
+  local/prepare.sh
+fi
+if [ ${stage} -le 2 ]; then python bin/train.py --config conf/train.yaml --train_data data/train.list; fi
+"""
+CLONES = r"""
+set -e
+[ -d repo ] || git clone -q https://example.org/x.git repo
+cd repo
+[ -e data ] || ln -s ../data data
+python main.py --data data/train.csv
+if [ -z "${VIRTUAL_ENV:-}" ]; then source env/bin/activate; fi
+if [ "$USER" = ada ]; then DATA=../a; else DATA=../b; fi
+python train.py --data $DATA --config configs/$USER.yaml
+"""
 DONE = r"""
 set -euo pipefail
 if [ -f results/done.flag ]; then
@@ -534,6 +561,9 @@ REAL_LIFE = (
     Case("back and forth between folders", ONE + OLDPWD, {"src/main.py": "", **TRAIN}),
     Case("lists, groups and redirections of the shell itself", ONE + CHAINED, TRAIN),
     Case("functions that run what they are given", ONE + LOCAL_FUNCTION, TRAIN),
+    Case("shifts its arguments", ONE + SHIFTS, TRAIN, args=("fast", "train.py", "more")),
+    Case("stages of a recipe", ONE + STAGES, {"path.sh": "", "utils/parse_options.sh": ""}),
+    Case("clones where it is not there", ONE + CLONES),
     Case("done already", ONE + DONE, {"results/done.flag": ""}),
     Case("looks before it goes on", ONE + CHECKS_FIRST, {"train.py": "import nomodule\n"}),
     Case("waits for a file of another's", ONE + WAITS),

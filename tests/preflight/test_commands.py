@@ -38,6 +38,11 @@ def read(script: str, **more: object) -> tuple[Command, ...]:
         ("a 2>&1 >x b", ("a", "b")),
         ("a=(1 2 3)\nb", ("b",)),
         ("if read X; then :; fi\na $X", ("a", None)),
+        ("shift\na $1", ("a", None)),
+        ("set -- x y\na $1 $@", ("a", None, None)),
+        ("set -euo pipefail\na $1", ("a", "one")),
+        ("set -o pipefail\na $1", ("a", "one")),
+        ("X=1\nprintf -v X '%03d' 7\na $X", ("a", None)),
     ],
 )
 def test_words(script: str, words: tuple[str | None, ...]) -> None:
