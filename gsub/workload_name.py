@@ -94,9 +94,8 @@ def variable(identity: Identity) -> str:
     names = {name.partition(":")[0]: name for name in identity.fingerprints}
     if "own" in names:
         return names["own"].removeprefix("own:")
-    return (
-        ",".join(names[kind] for kind in ("run", "args", "text")) if {"run", "text"} <= names.keys() else ""
-    )
+    told = ("run", "args", "text", "like")
+    return ",".join(names[kind] for kind in told) if names.keys() >= set(told) else ""
 
 
 def with_workload(line: CommandLine, script: bytes, environ: Mapping[str, str]) -> dict[str, str]:

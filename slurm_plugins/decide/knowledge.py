@@ -15,8 +15,8 @@ a record; what that one does not tell (a run of which only the memory is known h
 
 1. ``own:`` the user's own name for it (GSUB_WORKLOAD in the job's environment, which ``--workload=NAME`` sets, or
    ``gsub:workload=NAME`` in the comment); no other then.
-2. ``run:`` and ``args:`` the script with its arguments, with and without the environment. Slurm's Lua has these and the
-   shim does not send them; `gsub SCRIPT` puts their digests into GSUB_WORKLOAD (`TOLD`).
+2. ``run:`` and ``args:`` the script with its arguments, with and without the environment. `gsub SCRIPT` puts their
+   digests into GSUB_WORKLOAD (`TOLD`); the shim does not send what they are made of.
 3. ``script:`` the script without what changes from run to run (its #SBATCH lines, comments, empty lines, runs of
    blanks), with the job's name without its digits: ``lr-0.1-seed-7`` and ``lr-0.1-seed-8`` are one.
 4. ``text:`` the same without the name.
@@ -48,6 +48,7 @@ from slurm_plugins.decide.context import Curve, Workload
 from slurm_plugins.decide.request import HEAD_BYTES, Request
 
 __all__ = [
+    "LIKE_BYTES",
     "PROFILES",
     "TOLD",
     "AvoidRecord",
@@ -65,9 +66,13 @@ PROFILES: Final = "profiles.jsonl"
 _MAX_LINE: Final = 64 * 1024
 _MAX_PROBLEMS: Final = 20
 
-TOLD: Final = re.compile(r"run:[0-9a-f]{32},args:[0-9a-f]{32},(text:[0-9a-f]{32})")
-"""GSUB_WORKLOAD as `gsub SCRIPT` sets it. The last digest is the script's: a job inherits the variables of the one that
+TOLD: Final = re.compile(
+    r"(?P<run>run:[0-9a-f]{32}),(?P<args>args:[0-9a-f]{32}),(?P<text>text:[0-9a-f]{32}),(?P<like>like:[0-9a-f]{32})"
+)
+"""GSUB_WORKLOAD as `gsub SCRIPT` sets it. ``text:`` is the script's: a job inherits the variables of the one that
 submits it, and what they say of another script is not meant for this one."""
+LIKE_BYTES: Final = 4096
+"""A longer script is not read word by word here, which takes a millisecond a KiB: the shim waits 50 ms for all."""
 _SMOKE: Final = " -m gsub.smoke.runner "
 _HEAD: Final = 1024
 _NOT_OWN: Final = re.compile(r"(?:run|args|text|script):[0-9a-f]{32}(?:,.*)?")
@@ -189,12 +194,14 @@ class Profiles:
         of_class = self.classes.get(gpu_type)
         if request.uid not in self._users:  # most users have none: their scripts need no digest
             return of_class
-        told = [
-            found
-            for name in names(request, alike=request.uid in self._alike)
-            if (found := self.workloads.get((request.uid, name, gpu_type))) is not None
-        ]
+        told = self._told(request.uid, names(request, alike=False), gpu_type)
+        if request.uid in self._alike and all(one.curve is None for one in told):
+            told += self._told(request.uid, names(request)[-1:], gpu_type)
         return _together(told, of_class) if told else of_class
+
+    def _told(self, uid: int, known_as: Iterable[str], gpu_type: str) -> list[Workload]:
+        found = (self.workloads.get((uid, name, gpu_type)) for name in known_as)
+        return [one for one in found if one is not None]
 
     def avoid(self, partition: str) -> Mapping[str, str]:
         """Node -> why; the worst first."""
@@ -254,8 +261,9 @@ def fingerprints(request: Request) -> tuple[str, ...]:
 def names(request: Request, *, alike: bool = True) -> tuple[str, ...]:
     """All names under which a request's workload may be known, the most telling first.
 
-    `fingerprints`, and around them those that only gsub, or the user, can tell. `alike`: also its likeness, for which a
-    script is read word by word. None for a smoke job: its script is ours, and it has the CPUs that it was to have.
+    `fingerprints`, and around them those that only gsub, or the user, can tell. `alike`: also its likeness, the last
+    of them, for which a script of up to `LIKE_BYTES` is read word by word where gsub did not tell it. None for a smoke
+    job: its script is ours, and it has the CPUs that it was to have.
     """
     if _SMOKE in request.script_head[:_HEAD]:
         return ()
@@ -265,10 +273,13 @@ def names(request: Request, *, alike: bool = True) -> tuple[str, ...]:
         if name := owned(own):  # the bare word of a comment names nothing
             return (name,)
     known = fingerprints(request)
-    near = like(request.script_head, request.job.name or "", _tail(request)) if alike else ""
     told = TOLD.fullmatch(stated)
-    first = tuple(stated.split(",")[:2]) if told and told[1] in known else ()
-    return (*first, *known, near) if near else (*first, *known)
+    if told and told["text"] in known:
+        return (told["run"], told["args"], *known, *((told["like"],) if alike else ()))
+    if not alike or request.script_bytes > LIKE_BYTES:
+        return known
+    near = like(request.script_head, request.job.name or "", _tail(request))
+    return (*known, near) if near else known
 
 
 def _tail(request: Request) -> int:

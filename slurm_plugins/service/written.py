@@ -35,7 +35,7 @@ def decision_line(request: Request, decision: Decision, at: float) -> bytes:
         "cut": request.cut,
         "batch": request.batch,
         "script": _digest(request),
-        "workload": names(request, alike=request.script_bytes <= _READ_WORD_BY_WORD),
+        "workload": names(request),
         "changes": decision.changes,
         "env": decision.env,
         "notes": decision.notes,
@@ -46,8 +46,6 @@ def decision_line(request: Request, decision: Decision, at: float) -> bytes:
     return _ENCODER.encode(record)
 
 
-_READ_WORD_BY_WORD = 8 * 1024
-"""Of a longer script the likeness is not written down: it would hold up the answers for tens of milliseconds."""
 _ENCODER = msgspec.json.Encoder()
 
 # Not: comment, admin_comment, extra, dependency, licences: free text of the user, or of no use here.

@@ -16,8 +16,8 @@ from gsub.sbatch_options import Table
 from gsub.workload_name import identified, with_workload
 from site_configs.site_model import Site
 from slurm_plugins.decide.context import Context
-from slurm_plugins.decide.knowledge import TOLD, names
-from slurm_plugins.decide.request import HEAD_BYTES, Request
+from slurm_plugins.decide.knowledge import LIKE_BYTES, TOLD, names
+from slurm_plugins.decide.request import HEAD_BYTES, Job, Request
 
 PLAIN = (
     b"#!/bin/bash\n#SBATCH -G 1 -J resnet-7\nmodule load cuda\nsrun python train.py --seed 7 --out runs/7\n"
@@ -110,6 +110,14 @@ def test_a_smoke_job_is_nobody(tmp_path: Path) -> None:
 def test_a_name_that_is_none(word: str) -> None:
     with pytest.raises(UserError, match="name of your own"):
         identified(split([word, "train.sh"], Table.of_all()), PLAIN, SHELL)
+
+
+def test_a_long_script_is_not_read_word_by_word_while_slurmctld_waits() -> None:
+    long = PLAIN.decode() + "echo\n" * LIKE_BYTES
+    by_sbatch = Request(id=1, uid=1, job=Job(name="x"), script_head=long, script_bytes=len(long))
+    assert [name.partition(":")[0] for name in names(by_sbatch)] == ["script", "text"]
+    stored, by_gsub = asked("-G 1 train.sh", long.encode(), SHELL)
+    assert names(by_gsub)[-1] == stored[-1] and stored[-1].startswith("like:")
 
 
 def test_as_much_of_a_script_counts_here_as_there() -> None:

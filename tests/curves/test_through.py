@@ -144,7 +144,7 @@ def test_what_gsub_tells_comes_first_and_only_for_its_own_script(here: Place) ->
     def told(*arguments: str) -> tuple[tuple[str, ...], dict[str, str]]:
         names = identify(SCRIPT, arguments, name="train-2").fingerprints
         text = next(name for name in names if name.startswith("text:"))
-        return names, {"GSUB_WORKLOAD": f"{names[0]},{names[1]},{text}"}
+        return names, {"GSUB_WORKLOAD": f"{names[0]},{names[1]},{text},{names[-1]}"}
 
     small, large = told("--batch", "8"), told("--batch", "64")
     here.post(measured(3.0, workload=small[0]))
