@@ -50,12 +50,14 @@ class Row:
         return self.smoke + (0.0 if self.stopped in ("preflight", "sbatch", "smoke") else self.plain)
 
 
-def submitted(stage: Stage, cases: Sequence[Case], way: str, before: Sequence[str] = ()) -> list[Asked]:
-    """All of them, two at a time. `way`: race, gate or sbatch."""
+def submitted(
+    stage: Stage, cases: Sequence[Case], way: str, before: Sequence[str] = (), kind: str = "bad"
+) -> list[Asked]:
+    """All of them, two at a time. `way`: race, gate or sbatch. No two jobs or folders have one name."""
     command, words = ("sbatch", ()) if way == "sbatch" else ("gsub", (f"--smoke={way}",))
     with ThreadPoolExecutor(2) as pool:
         tasks = [
-            pool.submit(stage.submit, case, f"{way[0]}{number}", *words, command=command, before=before)
+            pool.submit(stage.submit, case, f"{kind}-{way}{number}", *words, command=command, before=before)
             for number, case in enumerate(cases)
         ]
         return [task.result() for task in tasks]
@@ -129,7 +131,7 @@ def good(stage: Stage, cases: Sequence[Case], *, both: bool) -> list[Good]:
     with stage.taken():
         others = earlier(stage)
         turns = {"race": cases if both else cases[::2], "gate": cases if both else cases[1::2]}
-        ways = {way: submitted(stage, turns[way], way, others) for way in ("race", "gate")}
+        ways = {way: submitted(stage, turns[way], way, others, "good") for way in ("race", "gate")}
         before = {
             one.name: tree(stage.lay(one.case, f"again-{one.name}"))
             for asked in ways.values()

@@ -113,6 +113,7 @@ class Stage:
     def lay(self, case: Case, name: str) -> Path:
         """The case's files in a folder of their own, which is the user's."""
         folder = self.home / "cases" / name
+        shutil.rmtree(folder, ignore_errors=True)
         for inside, text in {**case.files, "job.sh": case.script}.items():
             target = folder / inside
             target.parent.mkdir(parents=True, exist_ok=True)
