@@ -27,9 +27,11 @@ from gsub.preflight.runner import preflight
 from gsub.preflight.table import CHECKS
 from gsub.sbatch_options import Table
 from site_configs.devcluster import Cluster
+from tests.preflight.real_life import REAL_LIFE
 from tests.preflight.scripts import BROKEN, GOOD, Case
 
 AIM_S = 1.0
+ALL = (*BROKEN, *GOOD, *REAL_LIFE)
 
 
 def laid(case: Case, home: Path, number: int) -> Path:
@@ -88,7 +90,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="preflight-") as folder:
         home = Path(folder).resolve()
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home / "env")], check=True)
-        for number, case in enumerate((*BROKEN, *GOOD)):
+        for number, case in enumerate(ALL):
             where = laid(case, home, number)
             works = {"checks": checks(case, where, home), "gsub check": command(case, where)}
             if cluster is not None:
@@ -100,7 +102,7 @@ def main() -> int:
         name: {"median_s": statistics.median(found), "most_s": max(found)} for name, found in taken.items()
     }
     if asked.json:
-        print(json.dumps({"scripts": len(BROKEN) + len(GOOD), "rounds": asked.rounds, "figures": figures}))
+        print(json.dumps({"scripts": len(ALL), "rounds": asked.rounds, "figures": figures}))
     else:
         for name, found in figures.items():
             print(
