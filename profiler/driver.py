@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
@@ -43,6 +43,8 @@ _REPEATS: Final = 3
 _OVERTIME: Final = 1.3  # of the budget's seconds
 _SETTLED: Final = 0.25  # of a point's seconds, at most, that are waited after a change
 
+_HELD: Final = 1.15  # of the CPUs given: who uses more is not held by the lever
+
 Phase = Literal["waiting", "draining", "measuring", "over"]
 
 
@@ -55,6 +57,7 @@ class _Attempt:
     begin: float
     next_look: float
     before: tuple[Process, ...] = ()
+    pulled: float = 0.0  # when `before` was seen
 
 
 class Driver:
@@ -281,8 +284,8 @@ class Driver:
         self._pull(probe.cpus, now)
         attempt.begin = now + (min(self._budget.settling, _SETTLED * probe.seconds) if changed else 0.0)
         attempt.next_look = attempt.begin + probe.seconds
-        if self._tree is not None and len(self._done) == 1:
-            attempt.before = self._tree.processes()
+        if self._tree is not None:
+            attempt.before, attempt.pulled = self._tree.processes(), now
         self._phase = "measuring"
 
     def _pull(self, cpus: int, now: float) -> None:
@@ -320,7 +323,16 @@ class Driver:
                 attempt.next_look = now + _AGAIN
             return
         if attempt.before and self._tree is not None:
-            self._count_workers(self._tree, attempt.before, now - attempt.begin)
+            used = _used(attempt.before, self._tree.processes()) / max(now - attempt.pulled, 1.0)
+            if probe.cpus < self._cap and used > probe.cpus * _HELD + 0.5:
+                # Flat throughput would look like a job that needs one CPU
+                self._done.clear()
+                self._end(
+                    f"its processes used {used:.1f} CPUs where they had {probe.cpus}: they are not held"
+                )
+                return
+            if len(self._done) == 1:
+                self._count_workers(self._tree, attempt.before, now - attempt.begin)
         if len(self._done) == 1:
             self._full = self._use.mean(attempt.begin, now)
         # The time is what it cost, with its preparation: that is what the plan's budget is of
@@ -383,4 +395,12 @@ def _told(point: Point, probe: Probe, unit: str) -> str:
     return (
         f"{point.cpus} CPU{'' if point.cpus == 1 else 's'}: {point.rate:.4g} {unit} +- {point.error:.2g} "
         f"({probe.why}; {point.steps} {'steps' if unit == 'steps/s' else 'looks'} in {point.seconds:.0f} s)"
+    )
+
+
+def _used(before: Sequence[Process], after: Sequence[Process]) -> float:
+    """CPU seconds of those that were there before, since then."""
+    had = {(one.pid, one.began): one.cpu_seconds for one in before}
+    return sum(
+        max(one.cpu_seconds - had[one.pid, one.began], 0.0) for one in after if (one.pid, one.began) in had
     )

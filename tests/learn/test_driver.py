@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from profiler.driver import Driver
+from profiler.process_tree import Process, ProcessTree
 from profiler.sensitivity import Budget
 from tests.learn.running import Clock, Pulled, Rank, clock
 
@@ -195,3 +196,26 @@ def test_hostile_counters_and_logs_end_nothing(tmp_path: Path, clock: Clock):
     drive(driver, lever, clock, [Rank(clock, tmp_path, lambda cpus: 10 * min(1, cpus / 3))])
     assert driver.result is not None
     assert driver.result.knee in (3, 4)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_lever_that_does_not_hold_is_no_curve(held: bool, tmp_path: Path, clock: Clock):
+    class Busy(ProcessTree):
+        """One process that uses 12 CPUs, or as many of them as it is given."""
+
+        seconds, last = 0.0, clock.now
+
+        def processes(self) -> tuple[Process, ...]:
+            cpus = min(12, lever.cpus) if held else 12
+            self.seconds += cpus * (clock.now - self.last)
+            self.last = clock.now
+            return (Process(1, 0, 7, self.seconds, "train"),)
+
+    lever = Pulled(32)
+    driver = Driver(lever, tmp_path, None, cap=32, tree=Busy(1))
+    drive(driver, lever, clock, [Rank(clock, tmp_path, lambda cpus: 10 * min(1, cpus / 12) if held else 10)])
+    said = " ".join(driver.news())
+    assert driver.done and lever.cpus == 32
+    assert (driver.result is None) is not held
+    assert ("not held" in said) is not held
+    assert bool(driver.points) is held
