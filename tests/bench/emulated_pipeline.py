@@ -23,10 +23,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["LEVER", "Pipeline", "Shape", "cpus_given", "drawn"]
+__all__ = ["LEVER", "SECONDS", "Pipeline", "Shape", "cpus_given", "drawn"]
 
 LEVER = "GSUB_EMULATED_CPUS"
 """The variable that names the emulated lever's file."""
+SECONDS = "EMULATED_SECONDS"
+"""The variable that says how long to run, without --seconds: so one script is the same in runs of any length."""
 KNEES = (3.0, 24.0)
 STEPS_S = (0.05, 0.3)
 NOISES = (0.02, 0.08)
@@ -214,7 +216,7 @@ def main() -> int:
     parser.add_argument("--high", type=float, default=KNEES[1])
     parser.add_argument("--step", type=float, default=0.0, help="seconds of a step; 0: drawn")
     parser.add_argument("--steps", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=0.0)
+    parser.add_argument("--seconds", type=float, default=float(os.environ.get(SECONDS, 0)))
     parser.add_argument(
         "--gpus", type=int, default=0, help="default: those that Slurm gave on this node, or 1"
     )

@@ -1,9 +1,9 @@
 """Are the CPUs that a workload can use found, and given to its next submission? With knees unknown to the profiler.
 
-    python -m tests.bench.knees [--workloads 8] [--seed N] [--tell step|log] [--slurm RELEASE]
+    python -m tests.bench.knees [--workloads 8] [--seed N] [--tell step|log] [--by script|here] [--slurm RELEASE]
 
 Emulated pipelines with knees drawn at random between 3 and 24 CPUs run as jobs on a real Slurm with the real service,
-on nodes of 64 emulated CPUs and 8 emulated GPUs. First `gsub learn --here` measures each of them, several side by side
+on nodes of 64 emulated CPUs and 8 emulated GPUs. First `gsub learn` measures each of them, several side by side
 (they mostly sleep), and delivers what it found to the service. Then each is submitted three times: with `gsub`, when
 the service decides with what was learnt; with gsub off, when it gets its GPU's share (8 CPUs); and with gsub off and 32
 CPUs, for the best that it can do. Told are the knees, the seconds that learning took, and the throughput that was
@@ -28,18 +28,19 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from profiler.curves import Point
+from profiler.workload import exact
 from site_configs.devcluster.spec import RELEASES
 from tests.bench.emulated_jobs import Job, Ran, Rig, rig
-from tests.bench.emulated_pipeline import LEVER, Shape, drawn
+from tests.bench.emulated_pipeline import LEVER, SECONDS, Shape, drawn
 from tests.learn.virtual import TooFewStepsError
 from tests.learn.virtual import learnt as in_virtual_time
 
 CAP = 32
 """CPUs that a learning job asks for, as a site's cap would let it."""
+STATE = "XDG_STATE_HOME"
 LEAST = 0.97
 LONGEST_S = 180.0
-RUN_S = 60.0
+RUN_S = 90.0
 """How long a run is whose throughput is measured."""
 
 
@@ -55,18 +56,28 @@ class Workload:
     @property
     def plain(self) -> Job:
         """The job that a user submits again and again."""
-        return Job(self.name, (f"--draw={self.draw}", f"--seconds={RUN_S}", f"--tell={self.tell}"))
+        return Job(self.name, (f"--draw={self.draw}", f"--tell={self.tell}"))
 
     @property
     def job(self) -> Job:
-        """The same by gsub, under the name by which it was learnt."""
+        """The same by gsub."""
+        return replace(self.plain, command=("gsub",))
+
+    @property
+    def named(self) -> Job:
+        """The same by gsub, under the name by which `here` learns it."""
         return replace(self.plain, command=("gsub", f"--workload={self.name}"))
 
     @property
     def learning(self) -> Job:
-        """The job that measures it: the same script, within `gsub learn --here`."""
+        """What measures it: `gsub learn SCRIPT`."""
+        return replace(self.plain, command=("gsub", "learn"))
+
+    @property
+    def here(self) -> Job:
+        """What measures it in a job of the user's own: `gsub learn --here`."""
         words = f"gsub learn --here --json --workload={self.name} -- bash {self.name}.sh"
-        script = f'#!/bin/bash\nexport {LEVER}="$PWD/cpus-$SLURM_JOB_ID"\n{words}\necho "{{\\"seconds\\": $SECONDS}}"\n'
+        script = f'#!/bin/bash\n{words}\necho "{{\\"seconds\\": $SECONDS}}"\n'
         options = ("--gpus=1", "--nodes=1", f"--cpus-per-gpu={CAP}")
         return Job(f"learn-{self.name}", (), options, other=script)
 
@@ -78,8 +89,7 @@ class Learnt:
     knee: int
     sure: bool
     seconds: float
-    points: tuple[Point, ...]
-    limit: str
+    points: int
 
 
 @dataclass(frozen=True)
@@ -105,39 +115,61 @@ class Found:
         return near and given and self.share_of_best >= LEAST and self.learnt.seconds < LONGEST_S
 
 
-def learn(rig: Rig, workloads: Sequence[Workload]) -> list[Learnt]:
-    """Measure all, side by side. Raises RuntimeError where one told nothing."""
+def learn(rig: Rig, workloads: Sequence[Workload], by: str) -> list[Learnt]:
+    """Measure all, side by side, until the service knows. Raises RuntimeError where one told nothing."""
+    home = rig.cluster.home(rig.user)
+    # Outside of the job's folder, of which a smoke run has a layer of its own: it would not see the lever move.
+    levers = rig.cluster.paths.root / "levers"
+    levers.mkdir()
+    levers.chmod(0o1777)
+    jobs = []
     for one in workloads:
-        rig.write(f"{one.name}.sh", one.job.script.replace(f"--seconds={RUN_S}", "--seconds=600"))
-    jobs = [rig.submit(one.learning, {"GSUB": "off"}) for one in workloads]
+        rig.write(f"{one.name}.sh", one.plain.script)
+        env = {LEVER: f"{levers}/{one.name}", SECONDS: "600", STATE: str(home / "state")}
+        jobs.append(rig.submit(one.learning if by == "script" else one.here, env))
     rig.wait(2 * LONGEST_S)
-    return [learnt(rig, job) for job in jobs]
+    told = {"script": of_smoke, "here": of_json}[by]
+    found = [told(rig, job) for job in jobs]
+    rig.await_curves(
+        exact(one.plain.script, one.name)[1] if by == "script" else f"own:{one.name}" for one in workloads
+    )
+    return found
 
 
-def learnt(rig: Rig, job: str) -> Learnt:
-    """From the output of a learning job."""
+def of_json(rig: Rig, job: str) -> Learnt:
+    """From the output of `gsub learn --here --json`."""
     text = rig.output(job)
     facts: dict[str, Any] = {}
     try:
         for line in text.splitlines():
             if line.startswith("{"):
                 facts |= json.loads(line)
-        points = tuple(Point(**point) for point in facts["points"])
-        return Learnt(
-            facts["knee"], facts["sure"], facts["seconds"], points, (facts["limit"] or {}).get("text", "")
-        )
+        return Learnt(facts["knee"], facts["sure"], facts["seconds"], len(facts["points"]))
     except (ValueError, KeyError, TypeError):
         raise RuntimeError(f"learning job {job} told nothing of use:\n{text[-3000:]}") from None
 
 
-def measured(rig: Rig, workloads: Sequence[Workload]) -> list[Found]:
+def of_smoke(rig: Rig, job: str) -> Learnt:
+    """From what the job of `gsub learn SCRIPT` left in the user's state."""
+    text = rig.cluster.run(["cat", f"state/gsub/smoke/{job}/result.json"], user=rig.user).stdout
+    try:
+        facts = json.loads(text)
+        said = next(line for line in facts["said"] if line.startswith("the knee:"))
+        knee = int(said.split()[2])
+        return Learnt(knee, "not sure" not in said, facts["seconds"], len(facts["points"]))
+    except (ValueError, KeyError, TypeError, StopIteration):
+        raise RuntimeError(f"learning job {job} told nothing of use:\n{text[-3000:]}") from None
+
+
+def measured(rig: Rig, workloads: Sequence[Workload], by: str) -> list[Found]:
     """Learn, let the service know, submit again, and as it would have been without."""
     begun = time.monotonic()
-    known = learn(rig, workloads)
+    known = learn(rig, workloads, by)
     print(f"  learnt {len(workloads)} workloads side by side in {time.monotonic() - begun:.0f} s", flush=True)
-    rig.await_curves([f"own:{one.name}" for one in workloads])
-    off = {"GSUB": "off"}
-    ran = rig.run_all([(one.job, {}) for one in workloads] + [(one.plain, off) for one in workloads])
+    run = {SECONDS: str(RUN_S), STATE: str(rig.cluster.home(rig.user) / "state")}
+    off = {**run, "GSUB": "off"}
+    tuned = [one.job if by == "script" else one.named for one in workloads]
+    ran = rig.run_all([(job, run) for job in tuned] + [(one.plain, off) for one in workloads])
     all_cpus = [
         replace(one.plain, options=(*one.plain.options, f"--cpus-per-gpu={CAP}")) for one in workloads
     ]
@@ -160,7 +192,7 @@ def table(found: Sequence[Found], share: int) -> list[str]:
         lines.append(
             f"| {one.workload.shape.knee:.1f} ({one.workload.shape.enough}) "
             f"| {one.learnt.knee}{'' if one.learnt.sure else ' (not sure)'} | {one.learnt.seconds:.0f} "
-            f"| {len(one.learnt.points)} | {one.tuned.cpus} | {one.share_of_best:.3f} "
+            f"| {one.learnt.points} | {one.tuned.cpus} | {one.share_of_best:.3f} "
             f"| {one.proportional.rate / one.best.rate:.3f} | {against} |"
         )
     hungry = [
@@ -208,6 +240,9 @@ def main() -> int:
     parser.add_argument("--workloads", type=int, default=8)
     parser.add_argument("--seed", type=int, default=int(time.time()), help="default: another one each time")
     parser.add_argument("--tell", choices=("step", "log"), default="step", help="how steps are told")
+    parser.add_argument(
+        "--by", choices=("script", "here"), default="script", help="gsub learn SCRIPT, or --here"
+    )
     parser.add_argument("--slurm", choices=RELEASES, default="host")
     parser.add_argument(
         "--virtual", type=int, metavar="N", help="in the pipelines' own time: N knees a queue"
@@ -220,9 +255,11 @@ def main() -> int:
     draws = [asked.seed * 100 + number for number in range(asked.workloads)]
     workloads = [Workload(f"w{number}", drawn(draw), asked.tell, draw) for number, draw in enumerate(draws)]
     nodes = -(-asked.workloads // 2)
-    with rig(f"knees-{os.getpid()}", nodes, asked.slurm, {"keep_cpus_per_gpu": 1}) as found:
+    with rig(
+        f"knees-{os.getpid()}", nodes, asked.slurm, {"keep_cpus_per_gpu": 1, "max_cpus_per_gpu": CAP}
+    ) as found:
         print(f"{len(workloads)} workloads, seed {asked.seed}, Slurm {found.cluster.version}", flush=True)
-        results = measured(found, workloads)
+        results = measured(found, workloads, asked.by)
         share = found.share
     print(*table(results, share), sep="\n")
     missed = [one.workload.name for one in results if not one.good]
