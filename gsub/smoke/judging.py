@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from prolog_epilog.failures.signature import Rules
     from prolog_epilog.failures.text import LogText
 
-__all__ = ["FAILS", "SURE", "Judged", "Setting", "judged", "verdict"]
+__all__ = ["FAILS", "SURE", "Judged", "Setting", "judged", "spoken", "verdict"]
 
 FAILS: Final = frozenset(
     {
@@ -129,7 +129,7 @@ def _how(code: int | None) -> str:
 def _doubt(finding: Finding, log: LogText, setting: Setting) -> str:
     """Why a failure need not come in the real job; "" where nothing speaks for that."""
     words = [finding.evidence[0].text]  # the others are of other reasons
-    near = [*words, *_message(finding, log), *_sources(finding, log)]
+    near = spoken(finding, log)
     if finding.reason == "syntax_error":
         return ""
     named = finding.reason != "import_error"  # a module's name is no count: that one fails anywhere
@@ -155,6 +155,11 @@ def _doubt(finding: Finding, log: LogText, setting: Setting) -> str:
         if any(re.search(row.pattern, text) for text in around):
             return row.why
     return ""
+
+
+def spoken(finding: Finding, log: LogText) -> list[str]:
+    """The deciding line, the message that goes on behind it, and the innermost lines of source above it."""
+    return [finding.evidence[0].text, *_message(finding, log), *_sources(finding, log)]
 
 
 def _names(name: str, text: str) -> bool:

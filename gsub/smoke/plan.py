@@ -33,6 +33,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     real: its job id; 0 when there is none, or none yet (gate).
     seconds: how long the script may run.
     gpus: of the smoke job. gpus_of_real, nodes_of_real: what the real job asks for; 0 when that is open.
+    outputs: the real job's `--output` and `--error`, as typed.
     array: SLURM_ARRAY_* variables of the task that is tried; empty for a job that is no array.
     key: of the memory of passes (`gsub.smoke.passes`); empty: a pass is not remembered.
     workload: the names of the workload, the most telling first (`profiler.workload`).
@@ -53,6 +54,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int = 1
     gpus_of_real: int = 0
     nodes_of_real: int = 0
+    outputs: tuple[str, ...] = ()
     array: dict[str, str] = {}
     key: str = ""
     workload: tuple[str, ...] = ()

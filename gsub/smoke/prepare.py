@@ -134,6 +134,7 @@ def _ready(
         gpus=nodes,
         gpus_of_real=real.gpus,
         nodes_of_real=real.nodes,
+        outputs=tuple(name for one in ("output", "error") if (name := real.options.get(one))),
         array=array,
         key=key,
         workload=identified(line, text, environ).fingerprints,

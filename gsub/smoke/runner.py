@@ -75,6 +75,7 @@ class Run:
     kept_why: str = ""
     before: Seen | None = None
     named: list[str] = field(default_factory=list)
+    asks: bool = False
     measuring: Measuring | None = None
 
     def asked_to_stop(self, number: int, frame: object) -> None:
@@ -207,9 +208,10 @@ def _script(job: Run) -> Path:
 
 def _look_before(job: Run) -> None:
     """Lay the overlay, or remember what files there are."""
-    from gsub.smoke import changed, overlay, steps
+    from gsub.smoke import changed, otherwise, overlay, steps
 
     words, texts = named(job.plan)
+    job.asks = otherwise.asks_slurm(texts)
     job.named = changed.named_paths(words, job.plan.cwd)
     led = "srun" if _nodes(job.environ) == 1 else ""
     found = overlay.outside(texts, but=led)

@@ -162,7 +162,7 @@ NEAR: Final = (
     ),
     Row(
         "slurm",
-        r"SLURM_\w+|PMIX?_\w+|OMPI_\w+|MASTER_(?:ADDR|PORT)|WORLD_SIZE|CUDA_VISIBLE_DEVICES|\bRANK\b|scontrol|nodelist",
+        r"(?:SLURMD?|SBATCH)_\w+|PMIX?_\w+|OMPI_\w+|MASTER_(?:ADDR|PORT)|WORLD_SIZE|CUDA_VISIBLE_DEVICES|\bRANK\b|scontrol|nodelist",
         _SHAPE,
     ),
     Row("lists", r"(?i)\b(?:hosts?|nodes?|gpus?|devices?|ranks?)\[|ZeroDivisionError|modulo by zero", _WORLD),

@@ -13,6 +13,7 @@ from gsub.smoke.result import CHANGED, Line, Result
 from gsub.smoke.steps import MARK
 
 if TYPE_CHECKING:
+    from gsub.smoke.judging import Judged
     from gsub.smoke.plan import Plan
     from gsub.smoke.runner import Ended, Run
     from gsub.smoke.watching import Watched
@@ -76,6 +77,7 @@ def _judged(job: Run, watched: Watched, ended: Ended) -> Result:
         found = judged.finding
     if found is None:
         return msgspec.structs.replace(base, sentence=judged.sentence)
+    judged = _but_for_what_it_lacks(job, judged, _log(watched))
     return msgspec.structs.replace(
         base,
         outcome=judged.outcome,
@@ -84,6 +86,26 @@ def _judged(job: Run, watched: Watched, ended: Ended) -> Result:
         advice=found.advice if judged.outcome == "failed" else "",
         evidence=tuple(Line(one.file or one.what, one.line, one.text) for one in found.evidence[:8]),
     )
+
+
+def _but_for_what_it_lacks(job: Run, judged: Judged, log: LogText) -> Judged:
+    """The judgement again, with what only the real job has in mind."""
+    from gsub.smoke.judging import Judged, spoken
+    from gsub.smoke.otherwise import doubt
+
+    plan, found = job.plan, judged.finding
+    if judged.outcome != "failed" or found is None:
+        return judged
+    why = doubt(
+        found.reason,
+        spoken(found, log),
+        job=job.smoke,
+        outputs=plan.outputs,
+        asks=job.asks,
+        array=bool(plan.array),
+        script=plan.script.decode(errors="replace"),
+    )
+    return Judged("inconclusive", f"it failed by {found.reason}, but {why}", found) if why else judged
 
 
 def _log(watched: Watched) -> LogText:
