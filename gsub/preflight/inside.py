@@ -19,6 +19,7 @@ import os
 import re
 import stat
 import sys
+import time
 from importlib.machinery import PathFinder
 
 TYPE_CHECKING = False
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 MOST_BYTES = 1 << 20
+SECONDS = 1.2
+"""Of CPU time; after that no further file is looked at, so that what was found is told in time."""
 HARMLESS = ("distutils-precedence.pth", "_virtualenv.pth", "a1_coverage.pth", "ruff_", "pywin32.pth")
 LOOSE = re.compile(
     rb"sys\s*\.\s*path|from sys import|addsitedir|meta_path|path_hooks|sys\s*\.\s*modules"
@@ -223,7 +226,11 @@ class Look:
 
     def run(self) -> None:
         """Each file: does it compile, and what it imports."""
-        while self.waiting and len(self.seen) < self.most:
+        until = time.process_time() + SECONDS
+        while self.waiting:
+            if len(self.seen) >= self.most or time.process_time() > until:
+                self.world.loose = True  # what is not looked at may say where modules come from
+                return
             path, package, main = self.waiting.pop(0)
             if os.path.realpath(path) in self.seen:
                 continue

@@ -572,5 +572,8 @@ REAL_LIFE = (
     Case("python -m of what is installed", ONE + ACTIVATE + "python -m http.server\npython -m venv x\npython -m json.tool --help\n"),
     Case("python -m in a folder", ONE + ACTIVATE + "set -e\ncd code\npython -m proj.train\n",
          {f"code/{name}": text for name, text in RELATIVE.items()}),
+    Case("more modules than are looked at", ONE + ACTIVATE + "python train.py\n",
+         {"train.py": "".join(f"import m{n}\n" for n in range(99)) + "import nomodule\n", "m98.py": "import sys\nsys.path.append('x')\n",
+          **{f"m{n}.py": "" for n in range(98)}}),
     Case("names out of modules", ONE + ACTIVATE + "python train.py\n", NAMES),
 )  # fmt: skip
