@@ -419,7 +419,10 @@ def test_what_was_stated_never_changes_without_repack(request_: Request) -> None
 @_any_request
 @given(requests())
 def test_deciding_twice_is_deciding_once(request_: Request) -> None:
-    for contexts in (_CONTEXTS, _REPACKING):
+    shape = shape_of(request_.job)
+    # "two nodes or more" becomes two nodes, which repack would take for stated, if it were ever asked again
+    open_above = not isinstance(shape, NotUnderstood) and shape.nodes is None and bool(request_.job.min_nodes)
+    for contexts in (_CONTEXTS,) if open_above else (_CONTEXTS, _REPACKING):
         for where in contexts.values():
             once = _gang(request_, where)
             assert _gang(once, where) == once
