@@ -6,6 +6,7 @@ done because of it.
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
@@ -22,6 +23,7 @@ __all__ = ["EVERY", "Poller", "Slurm", "Standing", "standing", "waits_for"]
 EVERY: Final = 10.0
 """Seconds between two looks at the real job."""
 _DEADLINE: Final = 10.0  # seconds of one command
+_ATTEMPTS: Final = 4  # to hold, each with a look at what came of the one before
 Standing = Literal["waits", "started", "gone", "way", "unknown"]
 """`way`: it, or another job of the user's, waits for nothing but what the smoke job holds."""
 
@@ -74,13 +76,7 @@ class Slurm:
 
         try:
             self.client.job(job)
-            return standing(
-                [
-                    one
-                    for one in self.client.jobs(ids=[job])
-                    if job in (one.id, one.array_job_id, one.het_job_id)
-                ]
-            )
+            return standing(self._of(job))
         except NoSuchJob:
             return "gone"
         except SlurmError:
@@ -113,25 +109,39 @@ class Slurm:
         found = (job for job in jobs if job.state is JobState.PENDING and waits_for(job.dependency, smoke))
         return tuple(dict.fromkeys(job.array_job_id or job.het_job_id or job.id for job in found))
 
-    def hold(self, job: int) -> bool:
-        """Hold a job so that its user can release it; whether it is held now, by Slurm's own word.
+    def hold(self, job: int, user: str) -> bool:
+        """Hold a waiting job so that its user can release it; whether it is held now, by Slurm's own word.
 
-        `uhold`: that of root would be an administrator's hold.
+        `uhold`: that of root would be an administrator's hold. Slurm holds a running job, too, which then waits for
+        ever when it is requeued: one that started meanwhile is released again. Another user's is left alone, even
+        where Slurm would let us (operators): it only has the number.
         """
         from slurm_plugins.client.errors import SlurmError
         from slurm_plugins.client.runner import run_command
 
-        for attempt in range(3):
+        asked = False
+        for attempt in range(_ATTEMPTS):
             try:
-                run_command(["scontrol", "uhold", str(job)], env=self.environ, timeout=_DEADLINE)
-                if any(one.held for one in self.client.jobs(ids=[job])):
-                    return True
-                if self.look(job) in ("started", "gone"):
+                found = self._of(job)
+                stands = standing(found)
+                if any(one.user not in (user, str(os.getuid())) for one in found):
                     return False
+                if stands == "started" and asked:
+                    run_command(["scontrol", "release", str(job)], env=self.environ, timeout=_DEADLINE)
+                if stands != "waits":
+                    return False
+                if asked and any(one.held for one in found):
+                    return True
+                if attempt < _ATTEMPTS - 1:
+                    asked = True  # what is not answered may have been done all the same
+                    run_command(["scontrol", "uhold", str(job)], env=self.environ, timeout=_DEADLINE)
             except SlurmError:
-                pass
-            time.sleep(attempt)
+                time.sleep(attempt)
         return False
+
+    def _of(self, job: int) -> list[Job]:
+        found = self.client.jobs(ids=[job])
+        return [one for one in found if job in (one.id, one.array_job_id, one.het_job_id)]
 
 
 class Poller:

@@ -291,14 +291,14 @@ def _hold(plan: Plan, smoke: int, slurm: Slurm) -> tuple[bool, tuple[int, ...]]:
     if plan.mode == "only":
         return False, ()
     if plan.mode == "race":
-        held = bool(plan.real) and slurm.look(plan.real) == "waits" and slurm.hold(plan.real)
+        held = bool(plan.real) and slurm.look(plan.real) == "waits" and slurm.hold(plan.real, _user())
         return held, ((plan.real,) if held else ())
     user = _user()
     until = time.monotonic() + _GATE
     found: tuple[int, ...] = ()
     while not (found := slurm.dependants(smoke, user)) and time.monotonic() < until:
         time.sleep(2.0)
-    held_ones = tuple(job for job in found if slurm.hold(job))
+    held_ones = tuple(job for job in found if slurm.hold(job, user))
     return bool(held_ones), held_ones
 
 
