@@ -18,12 +18,12 @@ from profiler.curves import Point
 __all__ = ["Drain", "needed"]
 
 _PLATEAU: Final = 0.85  # of the best: slower than that, whatever the noise, what was ready is used up
-_DRY: Final = 0.7  # of the best: slower than that, nothing is ready
-_WINDOW_STEPS: Final = 8
+_DRY: Final = 0.8  # of the best: slower than that, nothing is ready
+_WINDOW_STEPS: Final = 12  # a hiccup of three steps among them is no lack
 _WINDOW_S: Final = 0.6  # counts come some times a second only
 _LONGEST_WINDOW_S: Final = 10.0
 _MOST_STEPS: Final = 200  # a queue of 64 lasts for 96 where the knee is 3
-_LEAST_S, _MOST_S = 5.0, 45.0
+_LEAST_S, _MOST_S = 5.0, 36.0
 
 
 def needed(done: Sequence[Point], cpus: int) -> bool:
@@ -45,8 +45,8 @@ class Drain:
     without that, one CPU does not slow the job down, and no count above it needs a drain.
 
     >>> drain = Drain(10.0, now=0.0, steps=50)
-    >>> [drain.over(tick * 0.25, 50 + min(tick * 2, 9)) for tick in range(1, 7)]
-    [False, False, False, False, False, True]
+    >>> [drain.over(tick * 0.25, 50 + min(tick * 2, 9)) for tick in range(1, 6)]
+    [False, False, False, False, True]
     >>> drain.dry
     True
     """

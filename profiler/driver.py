@@ -252,7 +252,8 @@ class Driver:
             self._end("the time is used up")
             return
         self._attempt = _Attempt(step, now, now, now)
-        if self._gpus < step.cpus and self._drains and needed(self._done, step.cpus):
+        # Where one CPU is nearly enough, what lies ready lasts longest at that count itself
+        if (self._drains or step.cpus == self._gpus) and needed(self._done, step.cpus):
             best = max(point.rate for point in self._done)
             self._phase, self._drain = "draining", Drain(best, now, self._steps(now))
             self._pull(self._gpus, now)

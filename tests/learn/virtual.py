@@ -30,7 +30,7 @@ def learnt(
     enough = False
     while isinstance(step := plan(done, cap), Probe):
         begun = pipeline.now
-        if drains and not enough and needed(done, step.cpus):
+        if drains and (not enough or step.cpus == 1) and needed(done, step.cpus):
             drain = Drain(max(point.rate for point in done), pipeline.now, steps)
             while not drain.over(pipeline.now, steps):
                 steps += len(pipeline.advance(pipeline.now + _TICK, 1))
