@@ -4,7 +4,7 @@
 
 The broken ones are submitted by `gsub --smoke=race` and `--smoke=gate` while one GPU is taken, so that no real job
 starts, and then by plain `sbatch` on the empty cluster: told is where each stops, and the GPU-minutes that it held.
-A minute of a script's life takes `--minute` seconds (default 5), a smoke run 30 s, the shortest that there is:
+A minute of a script's life takes `--minute` seconds (default 4), a smoke run 30 s, the shortest that there is:
 GPU-minutes are of the scripts' own time. What Slurm and gsub take to start and end a job is not scaled, so it counts
 for more than it is, on both sides. The good ones are submitted in the two ways by turns; while their real jobs wait,
 every file of theirs must be as it was, and afterwards every real job must end well. Then smokes that are preempted,
@@ -28,7 +28,7 @@ from tests.bench.smoke_scripts import BROKEN, GOOD, SLOW, Case
 from tests.bench.smoke_stage import Asked, Job, Stage, stage, tree
 
 SMOKE_S = 30.0
-"""At 5 s a minute six minutes of the script's; `profiler.early.smoke_time` says 3.5 before a site has a history."""
+"""At 4 s a minute seven and a half minutes of the script's; `profiler.early.smoke_time` says 3.5 before a site has a history."""
 GPUS = 16
 
 
@@ -292,7 +292,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="What smoke is worth.")
     parser.add_argument("--slurm", choices=RELEASES, default="host")
     parser.add_argument("--nodes", type=int, default=2)
-    parser.add_argument("--minute", type=float, default=5.0, help="seconds that a minute of a script takes")
+    parser.add_argument("--minute", type=float, default=4.0, help="seconds that a minute of a script takes")
     parser.add_argument("--only", choices=("broken", "good", "scenes"))
     parser.add_argument(
         "--both", action="store_true", help="each good script in both ways, some 3 minutes more"
