@@ -122,7 +122,7 @@ def _ready(
         waits=_waits(real, own, array.get("SLURM_ARRAY_TASK_ID", ""), environ),
         drop_after=None if "begin" in real.options or (own and way != "gate") else site.smoke.max_wait,
         output=output,
-        cpus=cap_of(real, site) if wanted.learn else 0,
+        cpus=cap_of(site, _partition(real)) if wanted.learn else 0,
     )
     plan = Plan(
         script=text,
@@ -152,6 +152,19 @@ def _ready(
         price=price_line(seconds, history, nodes=nodes, several=several, learn=wanted.learn),
         own=own,
     )
+
+
+def _partition(real: Real) -> str:
+    """Its partition, the first of several; without one where Slurm puts such jobs, or empty if it does not tell."""
+    from gsub.client import connect
+    from slurm_plugins.client.errors import SlurmError
+
+    if stated := real.options.get("partition"):
+        return stated.split(",")[0]
+    try:
+        return next((one.name for one in connect().partitions() if one.is_default), "")
+    except SlurmError:
+        return ""
 
 
 def _way(way: Mode, own: str, real: Real) -> tuple[Mode, str]:

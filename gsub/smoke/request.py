@@ -253,9 +253,9 @@ def memory_of(real: Real, site: Site) -> str:
     return ""
 
 
-def cap_of(real: Real, site: Site) -> int:
-    """The most CPUs that gsub would give one GPU: a learning run begins there. 0: not known."""
-    partition = site.partition(real.options.get("partition") or "")
+def cap_of(site: Site, name: str) -> int:
+    """The most CPUs that gsub would give one GPU in a partition: a learning run begins there. 0: not known."""
+    partition = site.partition(name)
     given = partition.resources
     if given.max_cpus_per_gpu:
         return given.max_cpus_per_gpu

@@ -17,9 +17,14 @@ import pytest
 
 from gsub.argv import split
 from gsub.sbatch_options import Table
+from gsub.smoke import prepare
 from gsub.smoke.passes import remember
 from gsub.smoke.plan import Plan, decoded
+from gsub.smoke.request import Real
 from gsub.smoke.submission import with_dependency
+from slurm_plugins.client.values import Partition
+from slurm_plugins.decide.request import Job
+from slurm_plugins.decide.shape import Shape, shape_of
 
 FAKE = f"""#!{sys.executable} -IS
 import json, os, pathlib, sys, time
@@ -386,6 +391,23 @@ def test_a_learning_run_begins_with_the_cap(gsub: Gsub) -> None:
     done = gsub("--smoke=only", "--learn", "-pgpu", "t.sh", site=site)
     assert gsub.calls[0].option("cpus-per-task") == "24" and gsub.calls[0].plan.learn, done.stderr
     assert gsub.calls[0].plan.cpus == 24 and gsub.calls[0].plan.seconds >= 180
+
+
+@pytest.mark.parametrize(
+    ("stated", "partition"), [({}, "gpu"), ({"partition": "cpu"}, "cpu"), ({"partition": "big,cpu"}, "big")]
+)
+def test_the_cap_is_that_of_the_partition_where_the_job_will_be(
+    stated: dict[str, str | None], partition: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Client:
+        def partitions(self) -> tuple[Partition, ...]:
+            names = {"cpu": False, "gpu": True}
+            return tuple(Partition(name=one, state="UP", is_default=yes) for one, yes in names.items())
+
+    monkeypatch.setattr("gsub.client.connect", Client)
+    shape = shape_of(Job())
+    assert isinstance(shape, Shape)
+    assert prepare._partition(Real(stated, "t", "/", shape, "")) == partition
 
 
 def test_a_dry_run_tells_the_price_and_submits_nothing(gsub: Gsub) -> None:
