@@ -28,7 +28,7 @@ from tests.bench.smoke_scripts import BROKEN, GOOD, SLOW, Case
 from tests.bench.smoke_stage import Asked, Job, Stage, stage, tree
 
 SMOKE_S = 30.0
-"""At 4 s a minute seven and a half minutes of the script's; `profiler.early.smoke_time` says 3.5 before a site has a history."""
+"""At 4 s a minute 7.5 minutes of the script's; `profiler.early.smoke_time` says 3.5 before a site has a history."""
 GPUS = 16
 
 
