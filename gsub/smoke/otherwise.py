@@ -10,13 +10,14 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-__all__ = ["asks_slurm", "doubt"]
+__all__ = ["asks_slurm", "doubt", "submits"]
 
 _ABOUT_DATA: Final = frozenset(
     {"missing_input", "corrupt_input", "permission_error", "bad_arguments", "semantic_error"}
 )
 """Reasons that may be about one file or one value."""
 _ASKS: Final = re.compile(r"(?<![\w.-])(?:scontrol|squeue|sacct|sstat)(?![\w.=-])")
+_SUBMITS: Final = re.compile(r"(?<![\w.-])(?:[\w./-]*/)?sbatch(?![\w=/.-])")
 _NAME: Final = re.compile(r"[\w.+@%~-]{3,}")
 _COMMON: Final = frozenset({"No", "such", "file", "or", "directory", "Errno", "cannot", "error"})
 _DEFAULT: Final = "slurm-%j.out"
@@ -28,8 +29,23 @@ def asks_slurm(texts: Iterable[str]) -> bool:
     >>> asks_slurm(["D=$(scontrol show job $SLURM_JOB_ID | grep Command)"]), asks_slurm(["# squeue is not used"])
     (True, False)
     """
-    lines = (line for text in texts for line in text.splitlines() if not line.lstrip().startswith("#"))
-    return any(_ASKS.search(line) for line in lines)
+    return any(_ASKS.search(line) for line in _lines(texts))
+
+
+def submits(texts: Sequence[str]) -> bool:
+    """Whether scripts submit jobs, whatever they are run for: a smoke run would submit them, too.
+
+    >>> submits(["#SBATCH -N2\\nsbatch --dependency=afterany:$SLURM_JOB_ID $0"]), submits(["see sbatch.html"])
+    (True, False)
+    >>> submits(['if [ -z "$GSUB_SMOKE" ]; then sbatch next.sh; fi'])
+    False
+    """
+    return not any("GSUB_SMOKE" in text for text in texts) and any(map(_SUBMITS.search, _lines(texts)))
+
+
+def _lines(texts: Iterable[str]) -> list[str]:
+    """Without comments."""
+    return [line for text in texts for line in text.splitlines() if not line.lstrip().startswith("#")]
 
 
 def doubt(

@@ -26,6 +26,9 @@ _GPUS: Final = frozenset({
     "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "gres", "ntasks-per-gpu", "ntasks-per-tres",
     "tres-per-task",
 })  # fmt: skip
+_TWICE: Final = (
+    'its script submits jobs, and would submit them twice (guard that line: [ -n "$GSUB_SMOKE" ] ||)'
+)
 _UNKNOWN: Final = (24, 11)  # a release to read options by, where sbatch does not tell its own
 
 
@@ -90,7 +93,9 @@ def _ready(
 ) -> Ready:
     from gsub.preflight.look import submission
     from gsub.smoke import passes
+    from gsub.smoke.child import named
     from gsub.smoke.footing import key_of
+    from gsub.smoke.otherwise import submits
     from gsub.smoke.plan import Plan
     from gsub.smoke.price import history_of, price_line, seconds_of
     from gsub.smoke.submission import Order, environment_folder, output_of
@@ -144,6 +149,8 @@ def _ready(
         cpus=cpus,
         state=os.fspath(state) if state is not None else "",
     )
+    if submits(named(plan)[1]):
+        raise NoSmokeError(_TWICE)
     return Ready(
         way,
         wanted.asked,

@@ -257,6 +257,15 @@ def test_a_gate_never_takes_the_last_place_that_a_user_has(gsub: Gsub) -> None:
     assert "more jobs than you may submit" in done.stderr
 
 
+def test_a_script_that_submits_jobs_does_not_do_so_twice(gsub: Gsub) -> None:
+    (gsub.folder / "next.sh").write_text("#!/bin/bash\nsbatch --dependency=afterany:$SLURM_JOB_ID t.sh\n")
+    (gsub.folder / "t.sh").write_text(SCRIPT + "\nbash next.sh\n")
+    done = gsub("--smoke=gate", "t.sh")
+    assert (done.returncode, gsub.order) == (0, ["real"]) and "submits jobs" in done.stderr
+    (gsub.folder / "t.sh").write_text(SCRIPT + '\n[ -n "$GSUB_SMOKE" ] || bash next.sh\n')
+    assert gsub("--smoke=gate", "t.sh").returncode == 0 and gsub.order == ["smoke", "real"]
+
+
 def test_an_interrupt_between_the_two_leaves_nothing(gsub: Gsub) -> None:
     gsub.flag("hold-smoke")
     process = gsub.start("--smoke=gate", "t.sh")
