@@ -90,15 +90,22 @@ def real_job(line: CommandLine, text: bytes, environ: Mapping[str, str], release
     """The real job. Raises NoSmokeError for one that has no smoke run."""
     import os
 
+    from gsub.argv import read_options
     from gsub.decide import components
     from gsub.errors import UserError
     from gsub.job_env import effective
+    from gsub.sbatch_options import Table
+    from gsub.script import directives
     from slurm_plugins.decide.shape import NO_GPUS, NotUnderstood, requested
 
     if len(line.components) > 1:
         raise NoSmokeError("it is a heterogeneous job")
     if line.unsure:
         raise NoSmokeError("its command line has options that gsub does not know")
+    # those of site plugins: with pyxis' `--container-image` the script runs in a container, and ours would not
+    table = Table.of_release(f"{release[0]:02d}.{release[1]:02d}")
+    if any(read_options(one.words, table).unsure for one in directives(text.decode(errors="replace"))):
+        raise NoSmokeError("its #SBATCH lines have options that gsub does not know")
     try:
         parts = components(line, text, environ, release, uid=os.geteuid())
     except UserError as error:

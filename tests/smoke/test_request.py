@@ -163,3 +163,13 @@ def test_a_service_that_does_not_answer_is_not_waited_for() -> None:
     )
     assert history_of(gone, 8, budget=0.3) is None
     assert history_of(SITE, 8) is None
+
+
+@pytest.mark.parametrize("release", [(22, 5), (24, 11), (26, 5)])
+def test_options_of_site_plugins_in_the_script_are_not_left_out(release: tuple[int, int]) -> None:
+    line = split(["t.sh"], Table.of_all())
+    script = "#!/bin/sh\n#SBATCH -N2 --gres=gpu:8 --mem=0 -t 1:00 --output=%x.log{}\n"
+    assert real_job(line, script.format("").encode(), {}, release).gpus == 16
+    for more in (" --container-image=nvcr.io/pytorch", "\n#SBATCH --container-mounts a:b", " --nv"):
+        with pytest.raises(NoSmokeError, match="does not know"):
+            real_job(line, script.format(more).encode(), {}, release)
