@@ -19,7 +19,7 @@ _ABOUT_DATA: Final = frozenset(
 _ASKS: Final = re.compile(r"(?<![\w.-])(?:scontrol|squeue|sacct|sstat)(?![\w.=-])")
 _SUBMITS: Final = re.compile(r"(?<![\w.-])(?:[\w./-]*/)?sbatch(?![\w=/.-])")
 _NAME: Final = re.compile(r"[\w.+@%~-]{3,}")
-_COMMON: Final = frozenset({"No", "such", "file", "or", "directory", "Errno", "cannot", "error"})
+_QUOTED: Final = re.compile(r"(?<!\w)['\"‘]([^'\"’\n]{1,400})['\"’]")
 _DEFAULT: Final = "slurm-%j.out"
 
 
@@ -83,7 +83,8 @@ def doubt(
     if asks and reason in ("missing_input", "bad_arguments"):
         return "its script asks Slurm about its job, and here that is the smoke job"
     # What stands in the script as it is, all tasks have; what does not may be the first task's alone
-    if array and not any(name in script for name in _names(words[0] if words else "")):
+    names = _names(words[0] if words else "")
+    if array and not (names and all(name in script for name in names)):
         return "it may be so of the first task alone"
     return ""
 
@@ -96,7 +97,14 @@ def _pattern(output: str) -> str:
 
 
 def _names(line: str) -> list[str]:
-    """Names of files and options in a line."""
-    return [
-        name for name in _NAME.findall(line) if name not in _COMMON and re.search(r"[.-]", name.strip("."))
-    ]
+    """Names of files and options in a line, and what stands in quotes.
+
+    >>> _names("train.py: error: argument --lr: invalid float value: 'abc'")
+    ['train.py', '--lr', 'abc']
+    """
+    found = [name.rstrip(".") for name in _NAME.findall(line) if re.search(r"[.-]", name.strip("."))]
+    return [*found, *(name for name in map(_last, _QUOTED.findall(line)) if name and name not in found)]
+
+
+def _last(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]

@@ -46,9 +46,14 @@ def test_of_an_array_only_what_its_script_names_fails_all_tasks() -> None:
     assert why(
         "RuntimeError: mat1 and mat2 shapes cannot be multiplied", "semantic_error", array=True, script=script
     )
+    bad = "train.py: error: argument --lrr: invalid float value: '2e'"
+    assert why(bad, "bad_arguments", array=True, script=script)
+    assert why("train.py: cannot read 'conf-1.yaml'", array=True, script=script)
     gone = "python: can't open file '/home/ada/train.py': [Errno 2] No such file or directory"
     assert not why(gone, array=True, script=script)
-    assert not why("a.py: error: unrecognized arguments: --lrr 3", "bad_arguments", array=True, script=script)
+    assert not why(
+        "train.py: error: unrecognized arguments: --lrr 3", "bad_arguments", array=True, script=script
+    )
 
 
 def test_what_slurm_says_of_the_smoke_job_is_no_fact_of_the_real_one() -> None:
