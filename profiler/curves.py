@@ -21,6 +21,7 @@ TOLERANCE: Final = 0.01
 """Throughput that is not missed: the knee is the least that gives the best but for this share."""
 _SYSTEMATIC: Final = 0.004  # what a node's clock, neighbours and temperature change between two points
 _RATIO: Final = 1.007  # between one knee of the grid and the next
+_EACH: Final = 128  # counts that a curve has each one of; it has as many beyond, and is straight between them
 _BEYOND: Final = 1.5  # knees above the most CPUs that were tried, so that "more might help" can be the answer
 _POWERS: Final = ((1.0, 0.55), (0.9, 0.25), (0.8, 0.15), (0.7, 0.05))
 """Powers and how likely each is beforehand. The profiles that Synergy ships have 0.8 to 1 between 1 and 6 CPUs."""
@@ -227,8 +228,10 @@ def _saturating(sums: Sequence[Sum]) -> Curve | None:
 
 
 def _counts(least: float, most: float) -> tuple[float, ...]:
-    """Whole counts from the fewest CPUs that were tried to the most, and these two themselves."""
-    whole = range(math.ceil(least), math.floor(most) + 1)
+    """Whole counts from the fewest CPUs that were tried to the most, and these two themselves; not each of many."""
+    low, high = math.ceil(least), math.floor(most) + 1
+    near = min(high, low + _EACH)
+    whole = (*range(low, near), *range(near, high, max(-(-(high - near) // _EACH), 1)))
     return tuple(sorted({least, most, *map(float, whole)}))
 
 

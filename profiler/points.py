@@ -14,12 +14,14 @@ from msgspec import Meta
 
 from profiler.curves import Point
 
-__all__ = ["MAX_POINTS", "MAX_SENT", "Measured", "MeasuredError", "Source", "checked", "read"]
+__all__ = ["MAX_CPUS", "MAX_POINTS", "MAX_SENT", "Measured", "MeasuredError", "Source", "checked", "read"]
 
 Source = Literal["learn", "smoke", "run"]
 """Measured on purpose (`gsub learn`), by a smoke run, or by an ordinary run."""
 
 MAX_POINTS: Final = 64
+MAX_CPUS: Final = 4096
+"""Of a node: a curve has a value for each, and all are written down."""
 MAX_SENT: Final = 256 * 1024
 """Bytes of a `Measured` as JSON."""
 _YEAR: Final = 366 * 86400.0
@@ -106,7 +108,7 @@ def _implausible(point: Point, measured: Measured, now: float) -> str:
         return f"{point.rate:g} steps a second are no throughput"
     if point.error > point.rate:
         return "its standard error is more than the throughput"
-    if point.cpus > (measured.cap or 65536):
+    if point.cpus > min(measured.cap or MAX_CPUS, MAX_CPUS):
         return "it has more CPUs than the run could use"
     if not (0 <= point.steps < 1 << 53 and 0 <= point.seconds <= _YEAR):
         return "want steps and seconds that a run can have"

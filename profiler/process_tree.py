@@ -2,7 +2,8 @@
 
 A task that `srun` starts is a child of Slurm's own process, not of the script that called it; but it has the script's
 environment. So a process is of the run when a parent of it is, or when its environment has `GSUB_STEPS=` and the run's
-own folder. One that was seen once stays of the run, also when its parent has ended.
+own folder. One that was seen once stays of the run, also when its parent has ended. A job that the run submits has
+that environment too, and may come to the same node: it is another's number in SLURM_JOB_ID that tells it apart.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ __all__ = ["MARK", "Process", "ProcessTree", "ancestors"]
 
 MARK: Final = "GSUB_STEPS"
 """The variable that names the run's folder; `gsub.train.step()` counts there."""
+_JOB: Final = "SLURM_JOB_ID"
 _MOST: Final = 8192  # processes of the user that are looked at
 _MOST_ENVIRON: Final = 1 << 20
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -38,6 +40,9 @@ class ProcessTree:
         self._pid = pid
         text = os.fsencode(mark)
         self._mark = MARK.encode() + b"=" + text if text else b""
+        self._job = os.fsencode(os.environ.get(_JOB, ""))
+        root = _about(pid)
+        self._began = root.began if root is not None else -1  # its number may be given to another in time
         self._known: dict[tuple[int, int], bool] = {}
         self._aside = ancestors(os.getpid())
 
@@ -55,7 +60,7 @@ class ProcessTree:
             # A mark of its own is looked for once; whose child it is may change when its parent ends.
             mine = self._known.get(key)
             if mine is None:
-                mine = one.pid == self._pid or (bool(self._mark) and self._marked(one.pid))
+                mine = key == (self._pid, self._began) or (bool(self._mark) and self._marked(one.pid))
             if mine or one.parent in members:
                 members[one.pid] = one
                 mine = True
@@ -66,9 +71,11 @@ class ProcessTree:
     def _marked(self, pid: int) -> bool:
         try:
             with Path(f"/proc/{pid}/environ").open("rb") as file:
-                return self._mark in file.read(_MOST_ENVIRON).split(b"\0")
+                found = file.read(_MOST_ENVIRON).split(b"\0")
         except OSError:
             return False
+        jobs = {one for one in found if one.startswith(_JOB.encode() + b"=")}
+        return self._mark in found and (not self._job or jobs <= {_JOB.encode() + b"=" + self._job})
 
     def leaves(self, before: Iterable[Process], seconds: float, least: float = 0.05) -> tuple[Process, ...]:
         """The processes that used `least` CPUs or more since `before`, `seconds` ago, and have no children that did.

@@ -1,8 +1,8 @@
 """What runs of workloads measured, kept for each user apart, and no more of it than curves are made from.
 
-Of one user there are `WORKLOADS` workloads at most (the one that was measured last stays), of each on one type of GPU
-`RUNS` runs with points and as many of which only the memory is known: a sweep of thousands of ordinary runs must not
-push out the one that learnt.
+Of one user there are `WORKLOADS` workloads at most, each type of GPU on its own (those that were measured last stay),
+of each `RUNS` runs with points and as many of which only the memory is known: a sweep of thousands of ordinary runs
+must not push out the one that learnt.
 """
 
 from __future__ import annotations
@@ -70,13 +70,14 @@ def _trim(connection: Connection, cluster: str, uid: int) -> None:
         .order_by(table.at.desc(), table.pk.desc())
     ).all()
     kept: dict[tuple[str, str, bool], int] = {}
-    families: dict[str, None] = {}
+    families: dict[tuple[str, str], None] = {}
     over = []
     for row in found:
-        if row.family not in families and len(families) >= WORKLOADS:
+        # The type is the sender's word, too
+        if (row.family, row.gpu_type) not in families and len(families) >= WORKLOADS:
             over.append(row.pk)
             continue
-        families[row.family] = None
+        families[row.family, row.gpu_type] = None
         key = (row.family, row.gpu_type, row.counts > 0)
         kept[key] = kept.get(key, 0) + 1
         if kept[key] > RUNS:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from profiler.curves import Curve, Point
 from profiler.gathered import gathered
-from profiler.points import Measured
+from profiler.points import MAX_CPUS, Measured, MeasuredError, checked
 from slurm_plugins.service.learnt import records_of
 from tests.curves.place import points
 from tests.store.records import record_id
@@ -89,3 +91,13 @@ def test_the_same_runs_are_fitted_once() -> None:
         [run(1, "run:a", "args:a", "script:a", "text:a", "like:a", points=points(6.0))], 1.0, refine=refine
     )
     assert asked == [(record_id(1),)]
+
+
+def test_what_is_made_of_a_run_is_bounded() -> None:
+    """A curve has a value for each count, and is written down under each of eight names."""
+    few, many = Point(1, 1.0, 0.01), Point(MAX_CPUS, 5.0, 0.05)
+    (known,) = gathered([checked(Measured("0" * 32, 0.0, "learn", ("own:a",), points=(few, many)), 0.0)], 0.0)
+    assert 100 < len(known.curve) < 300
+    with pytest.raises(MeasuredError, match="more CPUs"):
+        points = (few, Point(MAX_CPUS + 1, 5.0, 0.05))
+        checked(Measured("0" * 32, 0.0, "learn", ("own:a",), points=points, cap=65536), 0.0)

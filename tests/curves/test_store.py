@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from profiler.points import Measured
@@ -57,6 +58,12 @@ def test_the_workloads_that_were_measured_last_stay(store: Store) -> None:
     store.put_points("lab", 1, [run(number, f"own:{number}") for number in range(WORKLOADS + 7)])
     kept = store.measured("lab", 1)
     assert len(kept) == WORKLOADS and kept[-1].workload[-1] == "own:7"
+
+
+def test_made_up_types_of_gpus_are_no_way_around_that(store: Store) -> None:
+    many = [msgspec.structs.replace(run(number), gpu_type=f"g{number}") for number in range(WORKLOADS + 7)]
+    store.put_points("lab", 1, many)
+    assert len(store.measured("lab", 1)) == WORKLOADS
 
 
 def test_retention(store: Store) -> None:

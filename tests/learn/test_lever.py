@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from profiler import process_tree
 from profiler.lever import EMULATED, AffinityLever, EmulatedLever, Lever, choose, cores, fold, pick
 from profiler.process_tree import MARK, ProcessTree
 
@@ -143,6 +144,34 @@ def test_an_orphan_and_a_task_with_the_runs_mark_are_of_it(tmp_path: Path):
         assert found["children"] == [[CPUS[0]]]
         lever.restore()
         assert run.asked()["children"] == [CPUS]
+
+
+def test_a_job_that_the_run_submits_is_not_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It inherits the run's mark by its environment, and may come to the same node."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    for job, expected in (("8", False), ("7", True)):
+        environ = {**os.environ, MARK: os.fspath(tmp_path), "SLURM_JOB_ID": job}
+        other = subprocess.Popen(["sleep", "100"], env=environ)
+        try:
+            tree = ProcessTree(1 << 30, tmp_path)
+            assert (other.pid in {one.pid for one in tree.processes()}) is expected
+        finally:
+            other.kill()
+            other.wait()
+
+
+def test_a_number_that_was_given_to_another_process_is_not_the_run(monkeypatch: pytest.MonkeyPatch):
+    other = subprocess.Popen(["sleep", "100"])
+    try:
+        with monkeypatch.context() as patch:
+            # As when the run's own process was seen under this number
+            (first,) = ProcessTree(other.pid).processes()
+            patch.setattr(process_tree, "_about", lambda _: first._replace(began=first.began - 1, parent=0))
+            tree = ProcessTree(other.pid)
+        assert tree.processes() == ()
+    finally:
+        other.kill()
+        other.wait()
 
 
 def test_this_process_and_those_above_it_are_never_touched():
