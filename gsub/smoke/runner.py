@@ -109,13 +109,18 @@ def main() -> int:
         try:
             write(result, plan.state)
         except OSError as error:
-            print(f"gsub: the result could not be kept: {error}", file=sys.stderr)
+            with suppress(OSError):
+                print(f"gsub: the result could not be kept: {error}", file=sys.stderr)
         if result.outcome == "passed":
             from gsub.smoke.passes import remember
 
             remember(Path(plan.state), plan.key, smoke, result.seconds)
-    with suppress(OSError):
+    try:
         print("\n".join(lines(result)), flush=True)
+    except OSError:  # a full disk; Python would try again at its end, and exit with 120
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
     return 1 if result.outcome == "failed" else 0
 
 

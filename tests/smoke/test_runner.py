@@ -115,6 +115,16 @@ def test_what_cannot_be_started_is_no_failure_of_ours_to_judge(place: Place, scr
     assert (code, result.outcome) == (0, "inconclusive")
 
 
+@pytest.mark.parametrize(("script", "code"), [("exit 0\n", 0), ("python3 -c 'import einops_of_nobody'\n", 1)])
+def test_a_full_disk_makes_no_failure(place: Place, script: str, code: int) -> None:
+    plan = Plan(script=b"#!/bin/sh\n" + script.encode(), name="t.sh", cwd=str(place.work), mode="only", seconds=9.0,
+                state="/dev/full")  # fmt: skip
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([sys.executable, "-I", "-m", "gsub.smoke.runner"], input=encoded(plan), check=False,
+                              env={**ENVIRON, "TMPDIR": str(place.tmp)}, stdout=full, stderr=full)  # fmt: skip
+    assert done.returncode == code
+
+
 def test_a_folder_that_has_gone_and_a_plan_that_is_none(place: Place) -> None:
     code, result = place.ran("#!/bin/sh\n", cwd=str(place.work / "gone"))
     assert (code, result.outcome) == (0, "inconclusive")
