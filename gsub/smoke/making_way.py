@@ -8,16 +8,19 @@ does not tell of is not in the way.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from slurm_plugins.client.values import Job, Node
 
-__all__ = ["NAME", "in_the_way", "next_ones"]
+__all__ = ["NAME", "in_the_way", "limited", "next_ones"]
 
 NAME: Final = "smoke-"
 """What the names of smoke jobs begin with."""
+_LIMIT: Final = re.compile(r"(?:QOS|Assoc)(?:Max|Grp)(?!\w*Per(?:Job|Node))\w*|AssociationJobLimit")
+"""Reasons of a job that waits since its user (or account) has as much running as is allowed."""
 
 
 def next_ones(jobs: Iterable[Job]) -> list[Job]:
@@ -29,6 +32,20 @@ def next_ones(jobs: Iterable[Job]) -> list[Job]:
         for job in jobs
         if job.state is JobState.PENDING and job.reason == "Resources" and not job.name.startswith(NAME)
     ]
+
+
+def limited(jobs: Sequence[Job]) -> int:
+    """The job that a limit keeps from its start while nothing but smoke jobs of the user's run; 0 for none."""
+    from slurm_plugins.client.values import JobState
+
+    running = [job for job in jobs if job.state is JobState.RUNNING]
+    if not running or not all(job.name.startswith(NAME) for job in running):
+        return 0
+    for job in jobs:
+        own = job.state is JobState.PENDING and not job.name.startswith(NAME)
+        if own and _LIMIT.fullmatch(job.reason or ""):
+            return job.array_job_id or job.id
+    return 0
 
 
 def in_the_way(smoke: int, jobs: Sequence[Job], nodes: Sequence[Node]) -> int:

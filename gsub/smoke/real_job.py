@@ -84,7 +84,7 @@ class Slurm:
 
     def stands(self, job: int, smoke: int, user: str) -> Standing:
         """`look`, and while it waits whether the smoke job is what keeps a job of the user's from its start."""
-        from gsub.smoke.making_way import in_the_way, next_ones
+        from gsub.smoke.making_way import in_the_way, limited, next_ones
         from slurm_plugins.client.errors import SlurmError
 
         found = self.look(job)
@@ -92,6 +92,8 @@ class Slurm:
             return found
         try:
             jobs = self.client.jobs(user=user)
+            if limited(jobs):
+                return "way"
             # the nodes are asked for only where it can matter: there may be thousands
             return "way" if next_ones(jobs) and in_the_way(smoke, jobs, self.client.nodes()) else found
         except SlurmError:

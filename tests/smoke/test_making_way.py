@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gsub.smoke.making_way import in_the_way
+from gsub.smoke.making_way import in_the_way, limited
 from slurm_plugins.client.parse import hosts, tres
 from slurm_plugins.client.values import Job, JobState, Node, NodeState
 
@@ -66,3 +66,14 @@ def test_what_slurm_does_not_count_is_not_in_the_way() -> None:
         name="n1", state=NodeState.MIXED, gres=tres("gres/gpu=8"), cpus_allocated=8, partitions=("gpu",)
     )
     assert in_the_way(SMOKE, [OURS, WAITS], [untold, node("n2", 0)]) == 0
+
+
+@pytest.mark.parametrize(
+    "reason", ["QOSMaxJobsPerUserLimit", "QOSMaxGRESPerUser", "AssocMaxJobsLimit", "AssocGrpGRES"]
+)
+def test_a_limit_of_the_user_that_only_smoke_jobs_use_up(reason: str) -> None:
+    waits = job(5, JobState.PENDING, 16, nodes=2, reason=reason)
+    assert limited([OURS, OTHER, waits]) == 5
+    assert limited([OURS, job(6, JobState.RUNNING, 8), waits]) == 0  # it may be that one
+    assert limited([waits]) == limited([OURS, WAITS]) == limited([OURS, FAR]) == 0
+    assert limited([OURS, job(5, JobState.PENDING, 1, reason="QOSMaxGRESPerJob")]) == 0  # never starts
