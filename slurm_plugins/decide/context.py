@@ -54,7 +54,8 @@ class Workload:
 
     `slowdown` is run time spread over run time compact, `run_time` the expected run time in seconds, `memory_peak` MiB
     for each GPU, `runs` the attempts that the curve rests on. `source` says where slowdown and run time are from:
-    "workload", "class" or "site".
+    "workload", "class" or "site". `other_arguments`: the curve is that of runs of the same script which may have been
+    called with others.
     """
 
     key: str
@@ -64,6 +65,7 @@ class Workload:
     memory_peak: int | None = None
     curve: Curve | None = None
     source: str = "workload"
+    other_arguments: bool = False
 
 
 class Knowledge(Protocol):

@@ -73,6 +73,7 @@ TOLD: Final = re.compile(
 submits it, and what they say of another script is not meant for this one."""
 LIKE_BYTES: Final = 4096
 """A longer script is not read word by word here, which takes a millisecond a KiB: the shim waits 50 ms for all."""
+_ARGUMENTS: Final = re.compile(r"\$(?:[1-9@*]|\{[1-9@*])|\bsys\.argv\b|\bgetopts\b|\bargparse\b")
 _SMOKE: Final = " -m gsub.smoke.runner "
 _HEAD: Final = 1024
 _NOT_OWN: Final = re.compile(r"(?:run|args|text|script):[0-9a-f]{32}(?:,.*)?")
@@ -197,7 +198,10 @@ class Profiles:
         told = self._told(request.uid, names(request, alike=False), gpu_type)
         if request.uid in self._alike and all(one.curve is None for one in told):
             told += self._told(request.uid, names(request)[-1:], gpu_type)
-        return _together(told, of_class) if told else of_class
+        if not told:
+            return of_class
+        found = _together(told, of_class)
+        return replace(found, other_arguments=_other_arguments(request, found.key))
 
     def _told(self, uid: int, known_as: Iterable[str], gpu_type: str) -> list[Workload]:
         found = (self.workloads.get((uid, name, gpu_type)) for name in known_as)
@@ -280,6 +284,16 @@ def names(request: Request, *, alike: bool = True) -> tuple[str, ...]:
         return known
     near = like(request.script_head, request.job.name or "", _tail(request))
     return (*known, near) if near else known
+
+
+def _other_arguments(request: Request, key: str) -> bool:
+    """Whether what is known under this name may be of runs with other arguments: gsub told these, and it is not known
+    under them; or nobody told them, and the script reads some.
+    """
+    if key.partition(":")[0] not in ("script", "text", "like"):
+        return False
+    stated = request.env.get("GSUB_WORKLOAD", "").strip()
+    return TOLD.fullmatch(stated) is not None or _ARGUMENTS.search(request.script_head) is not None
 
 
 def _tail(request: Request) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gsub.workload_name import variable
 from profiler.answers import Curves
 from profiler.records import HostUse
 from profiler.workload import identify, owned
@@ -154,6 +155,26 @@ def test_what_gsub_tells_comes_first_and_only_for_its_own_script(here: Place) ->
     # A job that a job submits has its variables, and is not the same for that
     inner = here.decided(SCRIPT.replace("train.py", "evaluate.py"), env=large[1])
     assert inner.edits[CPUS] == "gres:gpu:8"
+
+
+def test_a_small_trial_with_other_arguments_starves_nobody(here: Place) -> None:
+    script = SCRIPT.replace("train.py", 'train.py "$@"')
+
+    def told(*arguments: str) -> tuple[tuple[str, ...], dict[str, str]]:
+        identity = identify(script, arguments, name="train-2")
+        return identity.fingerprints, {"GSUB_WORKLOAD": variable(identity)}
+
+    (tiny, here_tiny), (_, real) = told("--tiny"), told("--all")
+    here.post(measured(2.0, workload=tiny))
+    assert here.decided(script, env=here_tiny).edits[CPUS] == "gres:gpu:2"
+    # By gsub, which knows the arguments; and by sbatch, which does not tell them
+    for env in (real, {}):
+        found = here.decided(script, env=env)
+        assert found.edits[CPUS] == "gres:gpu:8"
+        assert any("with other arguments 2 were enough" in note.text for note in found.notes)
+    # More than the share is no loss
+    here.post(measured(14.0, workload=told("--huge")[0], at=time.time() + 60))
+    assert here.decided(script, env=real).edits[CPUS] == "gres:gpu:14"
 
 
 def test_a_new_keeper_goes_on_where_the_last_one_was(here: Place) -> None:

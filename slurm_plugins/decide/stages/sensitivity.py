@@ -58,8 +58,8 @@ class Sensitivity(Stage):
     """CPUs and memory for each GPU at the knee of the workload's curve; without a curve, the GPU's share of a node.
 
     - Only what is open is filled, and only where the partition's defaults (DefCpuPerGPU, DefMemPerCPU...) give less.
-    - Never below the share unless the curve shows that it costs nothing; memory also never below the measured peak
-      + 20 %.
+    - Never below the share unless the curve shows that it costs nothing, and is not of runs with other arguments;
+      memory also never below the measured peak + 20 %.
     - Never above the site's caps (`resources`); above the share only while the other GPUs of the node keep
       `keep_cpus_per_gpu` and `keep_memory_per_gpu` each.
     - Whole nodes have all CPUs anyway; their memory is asked for.
@@ -170,6 +170,9 @@ def _cpus(case: _Case) -> _Outcome:
         wanted = max(
             wanted, share
         )  # the best is the most that was tried: nothing says that more is of no use
+    elsewhere = found is not None and case.workload is not None and case.workload.other_arguments
+    if elsewhere:
+        wanted = max(wanted, share)  # a small trial says nothing of how few are enough for the real run
     keep = max(resources.keep_cpus_per_gpu for resources in case.resources)
     caps = [resources.max_cpus_per_gpu for resources in case.resources]
     caps += [pool.max_cpus_per_node // gpus for pool in case.pools if pool.max_cpus_per_node and gpus]
@@ -177,7 +180,9 @@ def _cpus(case: _Case) -> _Outcome:
     why = f"a GPU's share of its node is {share}"
     if found is not None:
         why = f"its throughput is at its best from {found:g} CPUs for each GPU on{_evidence(case.workload)}"
-        if wanted > math.ceil(found):
+        if elsewhere and math.ceil(found) < share:
+            why = f"with other arguments {found:g} were enough, and a GPU's share of its node is {share}"
+        elif wanted > math.ceil(found):
             why = f"it was never tried with more than {found:g}, and a GPU's share of its node is {share}"
     if target < min(wanted, share):
         why = f"the most that this site gives, where {why}"
@@ -193,7 +198,7 @@ def _cpus(case: _Case) -> _Outcome:
         },
     )
     if shape.cpus_stated or job.cpus_per_tres:
-        changes = _stated_cpus(case, target, why, measured=found is not None)
+        changes = _stated_cpus(case, target, why, measured=found is not None and not elsewhere)
         return _Outcome(changes, (note,), _cpus_of(case, changes))
     if job.threads_per_core or job.ntasks_per_core or job.pn_min_cpus or job.min_mem_per_cpu is not None:
         return _Outcome((), (), None)  # it says how CPUs, or memory by the CPU, are to be counted
@@ -201,7 +206,7 @@ def _cpus(case: _Case) -> _Outcome:
     # 26.05.5).
     given = [pool.default_cpus_per_gpu if shape.tasks_per_gpu is None else None for pool in case.pools]
     if all(
-        default is not None and (default == target or (found is None and default > target))
+        default is not None and (default == target or ((found is None or elsewhere) and default > target))
         for default in given
     ):
         return _Outcome((), (note,), (given[0] or 0) * gpus if gpus else None)
