@@ -205,4 +205,6 @@ def limit(curve: Curve, *, workers: int | None = None, gpu_busy: float | None = 
         return Limit("workers", text)
     if busy:
         return Limit("gpu", f"limit: the GPU: it is busy {gpu_busy:.0f} % of the time from {place} CPUs on")
+    if len(curve.cpus) < 2:
+        return Limit("unknown", f"limit: not known: nothing but {place} CPUs for each GPU was tried")
     return Limit("unknown", f"limit: not the CPUs: throughput is flat from {place} CPUs for each GPU on")

@@ -197,3 +197,8 @@ def test_what_is_the_limit(curve, facts, kind):
     found = limit(curve, **facts)
     assert found.kind == kind
     assert ("num_workers=" in found.text) == (kind == "workers")
+
+
+def test_one_count_says_nothing_of_the_limit():
+    found = limit(fit([Point(2, 50.0, 0.2)]))
+    assert found.kind == "unknown" and "nothing but 2 CPUs" in found.text
