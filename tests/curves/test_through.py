@@ -17,6 +17,7 @@ from profiler.answers import Curves
 from profiler.records import HostUse
 from profiler.workload import identify, owned
 from site_configs.site_model import Resources
+from slurm_plugins.service.keeper import learning
 from slurm_plugins.service.keeper.learning import Learning
 from slurm_plugins.service.learnt import CURVES
 from tests.curves.place import SCRIPT, Place, measured, place, points
@@ -175,6 +176,16 @@ def test_a_small_trial_with_other_arguments_starves_nobody(here: Place) -> None:
     # More than the share is no loss
     here.post(measured(14.0, workload=told("--huge")[0], at=time.time() + 60))
     assert here.decided(script, env=real).edits[CPUS] == "gres:gpu:14"
+
+
+def test_a_user_of_many_names_does_not_push_out_the_others(
+    here: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning, "_MOST_OF_USER", 3)
+    for number in range(6):
+        here.post(measured(3.0, workload=(f"own:{number}",), at=time.time() + number))
+    told = [json.loads(line)["workload"] for line in (here.state / CURVES).read_text().splitlines()]
+    assert sorted(told) == ["own:3", "own:4", "own:5"]
 
 
 def test_a_new_keeper_goes_on_where_the_last_one_was(here: Place) -> None:

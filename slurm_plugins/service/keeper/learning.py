@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
@@ -50,6 +50,9 @@ _CALM: Final = 1.0
 _CALM_PER_RECORD: Final = 0.001
 _MOST: Final = 50_000
 """Records in the file; of more the users that measured last."""
+_MOST_OF_USER: Final = 5000
+"""Of them one user's, the last to be measured: each run may have names of its own, and one user must not push out all
+others."""
 _SEEN: Final = 20_000
 
 
@@ -162,7 +165,8 @@ class Learning:
         with self._fitting:
             found = gathered(runs, self._now(), refine=self._refined)
             self._known[uid] = found
-            records = tuple(chain.from_iterable(records_of(self._cluster, uid, one) for one in found))
+            all_of_them = chain.from_iterable(records_of(self._cluster, uid, one) for one in found)
+            records = tuple(islice(all_of_them, _MOST_OF_USER))
             if records != self._records.pop(uid, ()):
                 self._fresh = False
             if records:
