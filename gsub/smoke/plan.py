@@ -39,6 +39,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     workload: the names of the workload, the most telling first (`profiler.workload`).
     gpu_type: as in Gres; empty for any.
     cluster: as the site calls it.
+    asked: the user asked for it. Unasked, it runs only where files can be kept apart.
     learn: find the CPU curve too. cpus: how many the smoke job was given for that; 0: not known.
     state: the user's folder of state ($XDG_STATE_HOME/gsub); empty for none.
     """
@@ -60,6 +61,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     workload: tuple[str, ...] = ()
     gpu_type: str = ""
     cluster: str = ""
+    asked: bool = True
     learn: bool = False
     cpus: int = 0
     state: str = ""

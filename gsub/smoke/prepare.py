@@ -145,6 +145,7 @@ def _ready(
         workload=identified(line, text, environ).fingerprints,
         gpu_type=real.gpu_type,
         cluster=site.cluster,
+        asked=wanted.asked,
         learn=wanted.learn,
         cpus=cpus,
         state=os.fspath(state) if state is not None else "",

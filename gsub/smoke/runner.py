@@ -153,6 +153,8 @@ def _tried(job: Run, slurm: Slurm) -> Result:
     script = _script(job)
     _look_before(job)
     watched = _start(job, script)
+    if watched is None:
+        return _not_tried(job)
     race = plan.real and plan.mode == "race"
     poller = Poller(lambda: slurm.stands(plan.real, job.smoke, _user())) if race else None
     if poller is not None:
@@ -180,6 +182,19 @@ def _tried(job: Run, slurm: Slurm) -> Result:
     delivered = job.measuring.deliver(result, job.environ)
     said = (*(job.measuring.said if plan.learn else ()), *([delivered] if delivered else []))
     return msgspec.structs.replace(result, said=said[-40:])
+
+
+def _not_tried(job: Run) -> Result:
+    plan = job.plan
+    return Result(
+        smoke=job.smoke,
+        real=plan.real,
+        mode=plan.mode,
+        outcome="inconclusive",
+        sentence="it was not tried: what it writes could not be kept apart from the real job's files",
+        key=plan.key,
+        kept_why=job.kept_why,
+    )
 
 
 # -- before -----------------------------------------------------------------------------------------------------------
@@ -239,7 +254,8 @@ def _nodes(environ: Mapping[str, str]) -> int:
     return _number(environ.get("SLURM_JOB_NUM_NODES") or environ.get("SLURM_NNODES") or "")
 
 
-def _start(job: Run, script: Path) -> Watched:
+def _start(job: Run, script: Path) -> Watched | None:
+    """The script under way; None where its files cannot be kept apart, and nobody asked to try it all the same."""
     from gsub.smoke.watching import Watched
 
     plan = job.plan
@@ -254,6 +270,8 @@ def _start(job: Run, script: Path) -> Watched:
             job.overlay.remove()
             job.overlay = None
             job.kept_why = "no overlay could be laid when it began"
+    if not plan.asked:
+        return None
     return Watched(argv, cwd=plan.cwd, environ=environ, mark=mark)
 
 

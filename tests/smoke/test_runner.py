@@ -165,3 +165,18 @@ def test_its_folder_goes_whatever_rights_the_script_left_there(place: Place) -> 
     process = place.start("#!/bin/sh\nmkdir -p $GSUB_SMOKE_DIR/a/b; chmod 500 $GSUB_SMOKE_DIR/a\n")
     assert process.wait(PATIENCE_S) == 0
     assert list(place.tmp.iterdir()) == [new]
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_unasked_it_does_not_begin_where_its_files_cannot_be_kept_apart(place: Place, asked: bool) -> None:
+    script = "#!/bin/sh\ntouch here\nmpirun --version\nexit 0\n"
+    plan = Plan(script=script.encode(), name="t.sh", cwd=str(place.work), mode="only", seconds=9.0, asked=asked,
+                state=str(place.state))  # fmt: skip
+    argv = [sys.executable, "-I", "-m", "gsub.smoke.runner"]
+    environ = {**ENVIRON, "TMPDIR": str(place.tmp)}
+    done = subprocess.run(argv, input=encoded(plan), env=environ, stdout=subprocess.PIPE, timeout=PATIENCE_S)
+    result = read(place.state, 42)
+    assert result is not None and done.returncode == 0
+    assert (place.work / "here").exists() is asked
+    assert result.outcome == ("passed" if asked else "inconclusive")
+    assert "mpirun" in result.kept_why and list(place.tmp.iterdir()) == []
