@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -101,11 +102,12 @@ class Case:
 def running(folder: Path, ratio: float) -> Iterator[subprocess.Popen[bytes]]:
     """The workload, and nothing of it afterwards."""
     argv = [sys.executable, "-m", "tests.bench.decoding", "--train", str(ratio)]
-    process = subprocess.Popen(argv, cwd=ROOT, env={**os.environ, "GSUB_STEPS": str(folder)})
+    environ = {**os.environ, "GSUB_STEPS": str(folder)}
+    process = subprocess.Popen(argv, cwd=ROOT, env=environ, start_new_session=True)
     try:
         yield process
     finally:
-        process.terminate()  # ends its workers, which are daemons
+        os.killpg(process.pid, signal.SIGKILL)  # its workers, too: a signal gives it no time to end them
         process.wait()
 
 
