@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["deliver", "deliver_kept", "gpu_type"]
 
-_SECONDS: Final = 4.0
+_SECONDS: Final = 10.0
+"""At the end of a run, which took minutes: a busy service is waited for."""
 _KEPT_SECONDS: Final = 2.0
 """For all that is kept: a command that does something else waits for it."""
 _FILES: Final = 64
