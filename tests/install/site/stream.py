@@ -292,7 +292,7 @@ class Stream:
             queue = cluster.run(["squeue", "-h", "-o", "%i %T %r"])
             return queue.returncode == 0 and not queue.stdout.strip()
 
-        wait_for("the queue's end", empty, told=lambda: cluster.run(["squeue"]).stdout)
+        wait_for("the queue's end", empty, 2 * PATIENCE, told=lambda: cluster.run(["squeue"]).stdout)
 
     def kill(self) -> None:
         """End the clients, whatever they do: after a failure."""
