@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from profiler.whole_file import put
 
 if TYPE_CHECKING:
     from profiler.points import Measured
@@ -180,14 +181,7 @@ def _keep(key: str, data: bytes, environ: Mapping[str, str]) -> str:
     kept = sorted((path for path in folder.iterdir() if _NAME.fullmatch(path.name)), key=_age)
     for path in kept[: max(len(kept) - _FILES + 1, 0)]:
         path.unlink(missing_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=folder, prefix=".new-")  # 0600
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        Path(name).replace(folder / f"{key}.json")
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    put(folder / f"{key}.json", data)
     return "it is kept, and sent by your next gsub command that can"
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gsub.briefly import is_off
+from profiler.whole_file import put
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -150,7 +151,7 @@ def add(folder: Path, one: Typed) -> None:
         first = len(lines)
         while first and (room := room - len(lines[first - 1])) >= 0:
             first -= 1
-        _replace(folder, b"".join(lines[first:]))
+        put(folder / FILE, b"".join(lines[first:]))
     finally:
         os.close(lock)
 
@@ -163,18 +164,6 @@ def _lines(folder: Path) -> list[bytes]:
         return []
     with os.fdopen(handle, "rb") as file:
         return [line for line in file.read(2 * LARGEST).splitlines(keepends=True) if line.endswith(b"\n")]
-
-
-def _replace(folder: Path, text: bytes) -> None:
-    fresh = folder / f".{FILE}.{os.urandom(8).hex()}"
-    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(text)
-        fresh.replace(folder / FILE)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
 
 
 def of_job(folder: Path, job_id: int) -> list[Typed]:

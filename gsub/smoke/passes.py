@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+
+from profiler.whole_file import put
 
 __all__ = ["DAY", "MOST", "Pass", "known", "remember"]
 
@@ -66,15 +67,7 @@ def remember(state: Path, key: str, job: int, seconds: float, now: float | None 
         folder = _folder(state)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         kept = _Kept(job, time.time() if now is None else now, seconds)
-        descriptor, name = tempfile.mkstemp(dir=folder, prefix=".pass-")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(msgspec.json.encode(kept))
-            Path(name).replace(folder / key)
-        except BaseException:
-            with suppress(OSError):
-                Path(name).unlink()
-            raise
+        put(folder / key, msgspec.json.encode(kept))
         _prune(folder)
 
 

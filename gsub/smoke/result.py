@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +9,8 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
+
+from profiler.whole_file import put
 
 __all__ = [
     "CHANGED",
@@ -98,18 +98,8 @@ def write(result: Result, state: str | Path) -> Path:
     """Keep a result, whole or not at all, readable by its user only. Raises OSError."""
     target = result_file(state, result.smoke)
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=".result-")  # 0600
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            told = msgspec.structs.replace(_writable(result), at=result.at or time.time())
-            file.write(msgspec.json.encode(told) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(target)
-    except BaseException:
-        with suppress(OSError):
-            Path(name).unlink()
-        raise
+    told = msgspec.structs.replace(_writable(result), at=result.at or time.time())
+    put(target, msgspec.json.encode(told) + b"\n", sync=True)
     return target
 
 

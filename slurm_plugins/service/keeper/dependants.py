@@ -8,7 +8,6 @@ memory and in a file.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -16,6 +15,7 @@ from typing import Final
 import msgspec
 
 from profiler.logs import Troubles, one_line
+from profiler.whole_file import put
 
 __all__ = ["Dependants"]
 
@@ -86,24 +86,11 @@ class Dependants:
             return
         trouble = ""
         try:
-            _write(self._file, msgspec.json.encode(_File(now, self._known)))
+            put(self._file, msgspec.json.encode(_File(now, self._known)), 0o640)
             self._saved = now, jobs
         except OSError as error:
             trouble = one_line(str(error))
         self._troubles.say("dependencies of jobs are not kept beyond a restart", trouble)
-
-
-def _write(file: Path, data: bytes) -> None:
-    """Put it in its place, whole. Raises OSError."""
-    fresh = file.with_name(f".{file.name}.{os.urandom(8).hex()}")
-    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(data)
-        fresh.replace(file)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
 
 
 def _read(file: Path) -> _File:
