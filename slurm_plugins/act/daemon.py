@@ -22,6 +22,7 @@ from slurm_plugins.act.wire import MAX_LINE
 from slurm_plugins.service.peers import peer_of, uid_of
 from slurm_plugins.service.site_watch import SiteFile
 from slurm_plugins.service.socket_file import BACKLOG, SocketFile
+from slurm_plugins.service.within import is_set_within, within
 
 __all__ = ["Daemon", "Options"]
 
@@ -144,8 +145,7 @@ class Daemon:
             except Exception:
                 # our bug: it must not end the looking after for good
                 _log.exception("a fault while looking after what is held")
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._hung_up.wait(), _TEND)
+            await is_set_within(self._hung_up, _TEND)
 
     # --- connections --------------------------------------------------------------------------------------------------
 
@@ -174,14 +174,14 @@ class Daemon:
         loop = asyncio.get_running_loop()
         while not self._stop.is_set():
             try:
-                line = await asyncio.wait_for(reader.readuntil(b"\n"), _IDLE)
+                line = await within(reader.readuntil(b"\n"), _IDLE)
             except asyncio.LimitOverrunError:
                 await self._turn_away(reader, writer, uid, f"a request has at most {MAX_LINE} bytes")
                 return
             self._in_hand.add(task)
             try:
                 writer.write(await loop.run_in_executor(self._hand, self.desk.answer, line, uid))
-                await asyncio.wait_for(writer.drain(), _HALF)
+                await within(writer.drain(), _HALF)
             finally:
                 self._in_hand.discard(task)
 
@@ -190,11 +190,11 @@ class Daemon:
     ) -> None:
         loop = asyncio.get_running_loop()
         writer.write(await loop.run_in_executor(self._hand, self.desk.turn_away, uid, why))
-        await asyncio.wait_for(writer.drain(), _HALF)
+        await within(writer.drain(), _HALF)
         # Closing with a request half read would reset the connection, and the answer with it
         writer.write_eof()
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(_drink(reader), _HALF)
+            await within(_drink(reader), _HALF)
 
 
 async def _drink(reader: asyncio.StreamReader) -> None:

@@ -13,6 +13,7 @@ from typing import Protocol, cast
 
 from slurm_plugins.decide.request import MAX_BYTES
 from slurm_plugins.service.peers import Peers, peer_of
+from slurm_plugins.service.within import within
 
 __all__ = ["Asking", "Connections", "Hurdles"]
 
@@ -60,7 +61,7 @@ class Connections:
         self._gone.clear()
         if self.open:
             try:
-                await asyncio.wait_for(self._gone.wait(), seconds)
+                await within(self._gone.wait(), seconds)
             except asyncio.TimeoutError:
                 for asking in tuple(self.open):
                     asking.abort()

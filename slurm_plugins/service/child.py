@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from profiler.logs import one_line
+from slurm_plugins.service.within import within
 
 __all__ = ["ChildError", "ask_child", "child_environment", "python"]
 
@@ -65,7 +66,7 @@ async def ask_child(
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, child.pid, os.getpriority(os.PRIO_PROCESS, 0) + nicer)
     try:
-        output, said = await asyncio.wait_for(child.communicate(question), seconds)
+        output, said = await within(child.communicate(question), seconds)
     except asyncio.TimeoutError:
         raise ChildError(f"{what} took more than {seconds:g} s") from None
     finally:
@@ -84,4 +85,4 @@ async def _end(child: asyncio.subprocess.Process) -> None:
         with suppress(ProcessLookupError):
             os.killpg(child.pid, number)
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(child.wait(), 0.3)
+            await within(child.wait(), 0.3)

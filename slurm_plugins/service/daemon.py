@@ -38,6 +38,7 @@ from slurm_plugins.service.site_watch import SiteFile
 from slurm_plugins.service.slurm_config import slurm_user_of_file
 from slurm_plugins.service.socket_file import BACKLOG, SocketFile
 from slurm_plugins.service.submitted import Pending
+from slurm_plugins.service.within import is_set_within
 from slurm_plugins.service.written import decision_line
 
 __all__ = ["Daemon", "Options"]
@@ -185,8 +186,7 @@ class Daemon:
 
     async def _watch_site(self) -> None:
         while True:
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._hung_up.wait(), _SITE_SECONDS)
+            await is_set_within(self._hung_up, _SITE_SECONDS)
             told = self._hung_up.is_set()
             self._hung_up.clear()
             try:

@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from slurm_plugins.service.within import within
+
 __all__ = ["Page", "serve_http"]
 
 _HEAD_BYTES: Final = 8192
@@ -54,7 +56,7 @@ async def serve_http(host: str, port: int, pages: Pages) -> asyncio.Server:
         open_ += 1
         try:
             if open_ <= _CONNECTIONS:
-                await asyncio.wait_for(_answer(reader, writer, pages), _SECONDS)
+                await within(_answer(reader, writer, pages), _SECONDS)
         except (OSError, asyncio.TimeoutError):
             writer.transport.abort()  # gone, or too slow: what it has not read is not kept for it
         finally:

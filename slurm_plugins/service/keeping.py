@@ -20,6 +20,7 @@ from typing import Final
 from profiler.logs import one_line
 from slurm_plugins.service.child import child_environment, python
 from slurm_plugins.service.site_watch import Taken
+from slurm_plugins.service.within import is_set_within, within
 
 __all__ = ["Keep", "Keeping"]
 
@@ -105,8 +106,7 @@ class Keeping:
             ran = asyncio.get_running_loop().time() - began
             wait = _FIRST if ran > _LONGEST else min(2 * wait, _LONGEST)
             _log.error("the keeper %s; it is started again in %.0f s, decisions go on", ended, wait)
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._anew.wait(), wait)
+            await is_set_within(self._anew, wait)
 
     def _missing(self, keep: Keep) -> str:
         """Why it cannot be started, told as what to do; empty where it can."""
@@ -177,7 +177,7 @@ class Keeping:
         assert child.stdout is not None  # noqa: S101  (a pipe, see above)
         while True:
             try:
-                line = await asyncio.wait_for(child.stdout.readline(), _SILENT)
+                line = await within(child.stdout.readline(), _SILENT)
             except asyncio.TimeoutError:
                 return f"hangs: no beat for {_SILENT:.0f} s"
             except ValueError:
@@ -202,4 +202,4 @@ async def _end(child: asyncio.subprocess.Process) -> None:
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, number)
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(child.wait(), seconds)
+            await within(child.wait(), seconds)

@@ -21,6 +21,7 @@ from slurm_plugins.service.lookout import Lookout
 from slurm_plugins.service.pending import PendingJoins
 from slurm_plugins.service.site_watch import Taken
 from slurm_plugins.service.wire import Question, Report
+from slurm_plugins.service.within import is_set_within
 
 __all__ = ["EVERY", "Polling"]
 
@@ -100,11 +101,8 @@ class Polling:
             wait = self._every
             if self.answered is None:
                 wait, soon = soon, min(2 * soon, self._every)
-            try:
-                await asyncio.wait_for(self._now.wait(), max(0.0, began + wait - time.monotonic()))
-            except asyncio.TimeoutError:
-                continue
-            await asyncio.sleep(min(_APART, self._every))
+            if await is_set_within(self._now, max(0.0, began + wait - time.monotonic())):
+                await asyncio.sleep(min(_APART, self._every))
 
     async def _once(self, began: float) -> None:
         taken = self._site()

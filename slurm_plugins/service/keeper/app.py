@@ -22,6 +22,7 @@ from profiler.store.errors import StoreError
 from slurm_plugins.service.keeper.auth import Gate, Who, credential_of
 from slurm_plugins.service.keeper.counts import Counts
 from slurm_plugins.service.keeper.refusal import RefusedError
+from slurm_plugins.service.within import within
 
 __all__ = ["MAX_BODY", "Answer", "App", "Endpoint", "Request", "problem"]
 
@@ -97,7 +98,7 @@ class App:
             return
         asked = _Asked(scope["method"], scope["path"], _headers(scope))
         try:
-            answer = await asyncio.wait_for(self._answer(asked, scope, receive), _SECONDS)
+            answer = await within(self._answer(asked, scope, receive), _SECONDS)
         except _GoneError:
             return
         except Exception as error:
@@ -113,7 +114,7 @@ class App:
         self._held += size
         try:
             try:
-                body = await asyncio.wait_for(_body(receive, size), _BODY_SECONDS)
+                body = await within(_body(receive, size), _BODY_SECONDS)
             except asyncio.TimeoutError:
                 raise RefusedError(408, "the body took too long", "Send it at once.") from None
             endpoint, values = self._find(asked, scope)

@@ -21,6 +21,7 @@ from typing import Final, Protocol, TypeVar
 from profiler.munge import Credential, MungeError
 from profiler.sealed import AUTHORIZATION, answer_digest, request_digest
 from slurm_plugins.service.keeper.refusal import RefusedError
+from slurm_plugins.service.within import within
 
 __all__ = ["Gate", "Munged", "People", "Who", "credential_of"]
 
@@ -169,7 +170,7 @@ class Gate:
             self._waiting -= 1
             raise
         try:
-            return await asyncio.wait_for(asyncio.shield(future), _SECONDS)
+            return await within(asyncio.shield(future), _SECONDS)
         except asyncio.TimeoutError:
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
             raise _silent() from None

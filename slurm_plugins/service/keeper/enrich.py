@@ -7,7 +7,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import groupby
 from typing import Final, Protocol
 
@@ -23,6 +22,7 @@ from slurm_plugins.service.keeper.counts import Counts
 from slurm_plugins.service.keeper.refusal import RefusedError
 from slurm_plugins.service.keeper.storing import Storing
 from slurm_plugins.service.site_watch import Taken
+from slurm_plugins.service.within import is_set_within
 
 __all__ = ["ChildSlurm", "Enrichment", "Slurm"]
 
@@ -135,8 +135,7 @@ class Enrichment:
             took = time.monotonic() - began
             soonest = max(min(self._every, _SOON), min(took * _REST, took + _LONGEST_REST))
             await asyncio.sleep(soonest - took)
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._news.wait(), max(0.0, self._every - soonest))
+            await is_set_within(self._news, max(0.0, self._every - soonest))
 
     def soon(self) -> None:
         """A job has started or ended: do not wait the whole time for the next look."""

@@ -11,7 +11,6 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Set
-from contextlib import suppress
 from typing import Final
 
 from profiler.answers import NodeUse
@@ -26,6 +25,7 @@ from prolog_epilog.health.xids import xid
 from slurm_plugins.service.keeper.counts import Counts
 from slurm_plugins.service.keeper.refusal import RefusedError
 from slurm_plugins.service.keeper.storing import Storing
+from slurm_plugins.service.within import is_set_within
 
 __all__ = ["Judging", "judged", "node_words", "slurm_word"]
 
@@ -162,8 +162,7 @@ class Judging:
             if more:
                 await asyncio.sleep(_REST)
                 continue
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._news.wait(), _SECONDS)
+            await is_set_within(self._news, _SECONDS)
 
     async def once(self) -> int:
         """One go; how many attempts were due. Raises StoreError, RefusedError."""

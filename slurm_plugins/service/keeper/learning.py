@@ -33,6 +33,7 @@ from slurm_plugins.service.keeper.counts import Counts
 from slurm_plugins.service.keeper.refusal import RefusedError
 from slurm_plugins.service.keeper.storing import Storing
 from slurm_plugins.service.learnt import CURVES, records_of, write_curves
+from slurm_plugins.service.within import is_set_within
 
 __all__ = ["Learning", "measured_of"]
 
@@ -117,8 +118,7 @@ class Learning:
                 # our bug: it must not end the learning for good
                 _log.exception("a fault while curves are refined")
             await asyncio.sleep(min(pause, self._every))
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._news.wait(), self._every)
+            await is_set_within(self._news, self._every)
 
     async def once(self) -> None:
         """Refine what is waiting, and tell gsubd. Raises StoreError, RefusedError."""

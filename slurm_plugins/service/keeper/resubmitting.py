@@ -14,7 +14,6 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias, TypeVar
@@ -46,6 +45,7 @@ from slurm_plugins.service.keeper.dependants import Dependants
 from slurm_plugins.service.keeper.refusal import RefusedError
 from slurm_plugins.service.keeper.steady import Clock
 from slurm_plugins.service.keeper.storing import Storing
+from slurm_plugins.service.within import is_set_within
 
 __all__ = ["Asker", "Resubmitting"]
 
@@ -164,8 +164,7 @@ class Resubmitting:
             except Exception:
                 # our bug: it must not end the work for good
                 _log.exception("a fault while %s", what)
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(news.wait(), wait)
+            await is_set_within(news, wait)
 
     # --- deciding -----------------------------------------------------------------------------------------------------
 

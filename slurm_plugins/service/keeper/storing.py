@@ -15,6 +15,7 @@ from profiler.store import Store, open_store
 from profiler.store.errors import StoreError
 from slurm_plugins.service.keeper.counts import Counts
 from slurm_plugins.service.keeper.refusal import RefusedError
+from slurm_plugins.service.within import within
 
 __all__ = ["Storing"]
 
@@ -138,7 +139,7 @@ class Storing:
         # done or not: a thread that nobody waits for any more still holds its place
         future.add_done_callback(lambda done: self._was_read(done, uid))
         try:
-            return await self._told("read", asyncio.wait_for(asyncio.shield(future), _READ_SECONDS))
+            return await self._told("read", within(asyncio.shield(future), _READ_SECONDS))
         except asyncio.TimeoutError:
             self._counts.store_errors.add("slow")
             raise RefusedError(503, "the store is too slow", "Ask for less, or try again later.") from None
