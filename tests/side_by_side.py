@@ -29,8 +29,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MOST_UNSTEADY = 15  # of 13,000, with six parts on two cores
-LIMIT_S = 90 * 60.0
-"""A part that takes longer hangs: the slowest takes 30 minutes with all at once on two cores, on slow ones an hour."""
+LIMIT_S = 80 * 60.0
+"""A part that takes longer hangs: the slowest takes 45 minutes with all at once on two cores, on slow ones an hour."""
+ENDING_S = 120.0
+"""A part whose tests have ended and that does not end in this time hangs: a test has left a thread that never ends."""
 PROGRESS_S = 30.0
 PACKAGES = "tests/packages"
 ACTIONS = "tests/actions"
@@ -78,6 +80,7 @@ class Report:
     broken: dict[str, str] = field(default_factory=dict)
     collected: int = 0
     now: str = ""
+    through: bool = False
 
     @classmethod
     def read(cls, path: Path) -> Report:
@@ -102,6 +105,8 @@ class Report:
             self.now = said["start"]
         elif "broken" in said:
             self.broken[said["broken"]] = said["why"]
+        elif "through" in said:
+            self.through, self.now = True, "its end, after the last test: a thread goes on"
         else:
             self.collected = int(said["collected"])
 
@@ -120,8 +125,8 @@ class Run:
         self.part = part
         name = f"{part.name}-again" if only else part.name
         self.output, self.report = folder / f"{name}.txt", folder / f"{name}.jsonl"
-        argv = [sys.executable, "-m", "pytest", "-p", "tests.side_by_side_report", "-p", "no:cacheprovider"]
-        argv += ["--report-to", str(self.report), "-o", "faulthandler_timeout=600", *part.args]
+        argv = [sys.executable, "-X", "faulthandler", "-m", "pytest", "-p", "tests.side_by_side_report"]
+        argv += ["-p", "no:cacheprovider", "--report-to", str(self.report), "-o", "faulthandler_timeout=600", *part.args]
         if only:
             ids = folder / f"{name}.ids"
             ids.write_text("".join(json.dumps(test) + "\n" for test in only))
@@ -139,17 +144,27 @@ class Run:
         self.started = time.monotonic()
         self.took_s = 0.0
         self.hung = False
+        self._through_at: float | None = None
 
     def over(self, limit_s: float) -> bool:
         """Whether it has ended; one that is over its limit is ended, with the stacks of its threads in its output."""
         if self.process.poll() is None:
-            if time.monotonic() - self.started < limit_s:
+            now = time.monotonic()
+            if now - self.started < limit_s and now - self._through(now) < ENDING_S:
                 return False
             self.hung = True
             self.process.send_signal(signal.SIGABRT)
             self.end(10.0)
         self.took_s = self.took_s or time.monotonic() - self.started
         return True
+
+    def _through(self, now: float) -> float:
+        """When all its tests had ended, as far as is known: now, where they have not."""
+        if self._through_at is None:
+            if not _last_line(self.report).startswith(b'{"through"'):
+                return now
+            self._through_at = now
+        return self._through_at
 
     def end(self, grace_s: float) -> None:
         """Wait for it to end, kill what is left of it, and take down the clusters that it can no longer."""
@@ -176,6 +191,16 @@ class Run:
         return "; ".join(
             [_EXITS.get(code, f"exit code {code}"), *(f"{path}: {why}" for path, why in broken.items())]
         )
+
+
+def _last_line(path: Path) -> bytes:
+    """The last line of a report; asked five times a second, so the rest is not read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 1000))
+            return file.read().rstrip(b"\n").rpartition(b"\n")[2]
+    except FileNotFoundError:
+        return b""
 
 
 def _take_down_clusters_of(pid: int) -> None:

@@ -2,8 +2,8 @@
 
     python -m pytest -p tests.side_by_side_report --report-to FILE [--only FILE] ...
 
-Lines: ``{"collected": 120}``, ``{"start": ID}``, ``{"test": ID, "outcome": "passed", "why": ""}`` and, for a file that
-cannot be collected, ``{"broken": PATH, "why": ...}``.
+Lines: ``{"collected": 120}``, ``{"start": ID}``, ``{"test": ID, "outcome": "passed", "why": ""}``, for a file that
+cannot be collected ``{"broken": PATH, "why": ...}``, and at last ``{"through": 12}``: the process should end now, too.
 """
 
 from __future__ import annotations
@@ -63,6 +63,9 @@ class _Report:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._say(collected=len(session.items))
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self._say(through=session.testscollected)
 
     def pytest_runtest_logstart(self, nodeid: str, location: Sequence[object]) -> None:
         self._say(start=nodeid)

@@ -176,6 +176,22 @@ def test_a_hung_part_is_ended_and_its_stacks_are_told(suite, capsys, tmp_path, m
     assert last(out) == "1 passed, 1 error"
 
 
+def test_a_part_that_does_not_end_after_its_tests_is_ended(suite, capsys, monkeypatch):
+    monkeypatch.setattr("tests.side_by_side.ENDING_S", 1.0)
+    text = """
+        import threading
+        def never_ends():
+            threading.Event().wait()
+        def test_leaves_a_thread():
+            threading.Thread(target=never_ends).start()
+    """
+    code, out = suite(capsys, one=GOOD, two=text)
+    assert code == 1
+    assert "hung, ended after 0 min in its end, after the last test: a thread goes on" in out
+    assert "in never_ends" in out[: out.index("part  ")], "no stacks"
+    assert last(out) == "3 passed, 1 error"
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_being_stopped_ends_the_parts_and_lets_them_clean_up(tmp_path, how):
     (tmp_path / "pytest.ini").write_text("[pytest]\n")

@@ -42,7 +42,7 @@ class Running:
         self.ready: Future[None] = Future()
         self.loop = asyncio.new_event_loop()
         self.loop.add_signal_handler = lambda *_: None  # type: ignore[method-assign]  # signals are the main thread's
-        self.thread = threading.Thread(target=self._run, args=(folder,))
+        self.thread = threading.Thread(target=self._run, args=(folder,), daemon=True)
         self.thread.start()
         self.ready.result(PATIENCE)
 

@@ -91,7 +91,7 @@ def kept(
         finally:
             loop.close()
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
         yield Kept(keeping, site, folder, Munge(munged.socket), loop)

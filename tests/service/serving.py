@@ -111,7 +111,7 @@ class Serving:
 
     def start(self) -> None:
         ready: Future[None] = Future()
-        self._thread = threading.Thread(target=self._run, args=(ready,))
+        self._thread = threading.Thread(target=self._run, args=(ready,), daemon=True)
         self._thread.start()
         ready.result(PATIENCE)
 
