@@ -126,7 +126,8 @@ class Run:
         name = f"{part.name}-again" if only else part.name
         self.output, self.report = folder / f"{name}.txt", folder / f"{name}.jsonl"
         argv = [sys.executable, "-X", "faulthandler", "-m", "pytest", "-p", "tests.side_by_side_report"]
-        argv += ["-p", "no:cacheprovider", "--report-to", str(self.report), "-o", "faulthandler_timeout=600", *part.args]
+        argv += ["--report-to", str(self.report), "-p", "no:cacheprovider"]
+        argv += ["-o", "faulthandler_timeout=600", *part.args]
         if only:
             ids = folder / f"{name}.ids"
             ids.write_text("".join(json.dumps(test) + "\n" for test in only))
