@@ -43,11 +43,12 @@ def new(
     until: float | None = None,
     restarts: int | None = None,
     own_id: str | None = None,
+    number: int | None = None,
 ) -> Request:
     """A request, asked now. `why` is one line; `by` is a decision's or verdict's id.
 
     `restarts`: done only if the job has been restarted so often. `own_id`: for an asker that has to ask the same once
-    more after a crash of its own; without one it is drawn.
+    more after a crash of its own; without one it is drawn. `number`: an array task's own.
     """
     return Request(
         v=1,
@@ -61,6 +62,7 @@ def new(
         by=by,
         until=until,
         restarts=restarts,
+        number=number,
     )
 
 

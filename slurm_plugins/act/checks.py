@@ -178,10 +178,12 @@ class Checks:
 
     # --- the job ------------------------------------------------------------------------------------------------------
 
-    def look(self, job: str, fields: Mapping[str, str]) -> Job:
+    def look(self, request: Request) -> Job:
         """The job as it is. Raises RefusedError."""
+        # Nodes that it excludes stay so through a requeue: they count when they are to be changed
+        nodes = request.verb == "update" and "ExcNodeList" in request.fields
         try:
-            return self._slurm.job(job, nodes="ExcNodeList" in fields)
+            return self._slurm.job(request.job, nodes=nodes, number=request.number)
         except NoSuchJob:
             raise RefusedError("Slurm has no such job (any more)") from None
         except SlurmRefused as error:

@@ -117,7 +117,7 @@ class Desk:
         self._take_token(request, now)
         if not VERBS[request.verb].always:
             checks.standing(request, now)
-        job = checks.look(request.job, fields)
+        job = checks.look(request)
         try:
             checks.job(request, fields, job)
         except RefusedError as refused:

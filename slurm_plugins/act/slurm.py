@@ -8,13 +8,14 @@ import pwd
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from slurm_plugins.act.allowed import Room
 from slurm_plugins.act.lookup import Lookup
 from slurm_plugins.client.commands import CommandClient, valid_id
-from slurm_plugins.client.errors import SlurmError
+from slurm_plugins.client.errors import NoSuchJob, SlurmError
 from slurm_plugins.client.runner import Runner, check
 from slurm_plugins.client.states import JobState
 from slurm_plugins.client.values import Job
@@ -67,10 +68,11 @@ class Whom:
 class Slurm(Protocol):
     """What the desk needs of Slurm. Everything raises SlurmError."""
 
-    def job(self, job: str, *, nodes: bool = True) -> Job:
+    def job(self, job: str, *, nodes: bool = True, number: int | None = None) -> Job:
         """A job, or a task of an array. Raises NoSuchJob.
 
         `nodes`: with those that it excludes, which cost older releases a second look; else they may be missing.
+        `number`: a task's own, by which slurmctld sends one record and not those of the whole array.
         """
         ...
 
@@ -125,9 +127,15 @@ class Commands:
             self._clients = kept = now, dict(env), whole, brief
         return kept[2] if nodes else kept[3]
 
-    def job(self, job: str, *, nodes: bool = True) -> Job:
+    def job(self, job: str, *, nodes: bool = True, number: int | None = None) -> Job:
         """See `Slurm.job`."""
-        return self._client(nodes=nodes).job(job)
+        client = self._client(nodes=nodes)
+        if number is not None:
+            with suppress(NoSuchJob):
+                found = client.job(number)
+                if found.shown_id == job:
+                    return found
+        return client.job(job)
 
     def jobs(self, jobs: Sequence[str]) -> tuple[Job, ...]:
         """See `Slurm.jobs`."""

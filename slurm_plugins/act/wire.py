@@ -32,6 +32,7 @@ say; it is being found out, and the same id gets the answer later."""
 _Id = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9._-]{8,64}\Z")]
 _Cluster = Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9][a-z0-9_-]{0,39}\Z")]
 _Job = Annotated[str, msgspec.Meta(pattern=r"\A[1-9][0-9]{0,9}(_[0-9]{1,9})?\Z")]
+_Number = Annotated[int, msgspec.Meta(ge=1, le=2**32 - 1)]
 _Verb = Annotated[str, msgspec.Meta(pattern=r"\A[a-z_]{1,32}\Z")]
 _Name = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z]{1,32}\Z")]
 _Value = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
@@ -47,7 +48,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ----------
     id: the asker's, unique: a repeat is answered and not done again.
     at: when it was asked, seconds since the epoch.
-    cluster: the job's; job: `123` or `123_4`, a task of an array.
+    cluster: the job's; job: `123` or `123_4`, a task of an array; number: the task's own, where the asker knows it:
+        by it Slurm tells of this task alone, by `123_4` of the whole array.
     verb: one of `verbs.VERBS`; fields: for `update`, Slurm's names and values (`verbs.FIELDS`).
     why: one line for whoever reads the journal; by: the decision's or the verdict's id.
     until: for what holds a job: the asker's promise to release it by then, seconds since the epoch.
@@ -66,6 +68,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     by: _Id
     until: _Time | None = None
     restarts: _Times | None = None
+    number: _Number | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

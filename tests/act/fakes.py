@@ -45,7 +45,7 @@ class FakeSlurm:
         self.asks: dict[str, int] = {}
         self.before_act: Callable[[], None] = lambda: None
 
-    def job(self, job: str, *, nodes: bool = True) -> Job:
+    def job(self, job: str, *, nodes: bool = True, number: int | None = None) -> Job:
         self.looks += 1
         if self.silent:
             raise SlurmUnreachable("slurmctld")

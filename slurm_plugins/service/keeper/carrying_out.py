@@ -82,11 +82,18 @@ def request_of(row: Resubmission) -> Request:
         by=_BY + hashlib.sha256(f"{row.cluster} {row.job_id} {row.restarts}".encode()).hexdigest()[:16],
         fields=fields,
         restarts=attempt,
+        number=_number(row),
         own_id=f"r-{hashlib.sha256(msgspec.json.encode(about)).hexdigest()[:40]}",
     )
     if row.step == "requeuehold":
         return msgspec.structs.replace(request, until=request.at + _HELD)
     return request
+
+
+def _number(row: Resubmission) -> int | None:
+    """An array task's own number: where it has the array's, that tells of all."""
+    array, _, task = row.shown.partition("_")
+    return row.job_id if task and array != str(row.job_id) else None
 
 
 def _fields(row: Resubmission) -> Mapping[str, str]:
