@@ -1,0 +1,370 @@
+"""The store as a pandas data frame: one row for each attempt at a job that ran in a window of time.
+
+    store = open_store("sqlite:////var/lib/gsub/store.db", read_only=True)
+    frame = jobs(store, cluster="lab", since=1_760_000_000.0, until=1_762_000_000.0)
+    frame.groupby("account", observed=True).gpu_hours.sum()
+
+**Which rows.** Every attempt that ran at some moment from `since` on and before `until`; one of which only the time is
+known at which a node first told of it counts as started then. Several attempts at one job (requeues) are several rows.
+
+**GPU-hours are those inside the window**: GPUs times the part of the run that lies in it. So the hours of two months
+are those of both together, and no attempt has more than it could have. All else (run time, waiting, utilisation,
+outcome) is of the whole attempt, as it is known now, also where it ended after the window.
+
+**What is not known is NA**, never 0: NaN in columns of reals, NaT in times, `<NA>` in whole numbers, no category in
+texts. `isna()` finds all of them, sums leave them out. COLUMNS says what is in each column, and its unit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pandas as pd
+from sqlalchemy import Connection, Select, and_, func, or_, select
+
+from profiler.store.bulk import chunks
+from profiler.store.queries import STATE
+from profiler.store.schema import gpu_usage, job, job_node, verdict
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from profiler.store import Store
+
+__all__ = ["COLUMNS", "OUTCOMES", "jobs", "pseudonymous", "span"]
+
+COLUMNS: Final = {
+    "job": "Slurm's job id",
+    "restarts": "how often it was requeued before this attempt",
+    "name": "the job's name",
+    "user": "who submitted it",
+    "account": "Slurm account",
+    "partition": "partition that it ran in",
+    "qos": "quality of service",
+    "gpu_type": "name of its GPUs as NVML has it, the most common one",
+    "gpus": "GPUs that Slurm gave it, 0 for a job without",
+    "nodes": "nodes that it ran on",
+    "cpus": "CPUs that Slurm gave it",
+    "state": "Slurm's word for how it ended, or RUNNING",
+    "outcome": "the same in a few words: OUTCOMES",
+    "reason": "why it failed, by gsub's verdict (docs/why.md)",
+    "tier": "how the verdict was found: explicit, implicit, cascade...",
+    "submitted": "when it was submitted (UTC)",
+    "eligible": "when it could have started first (UTC)",
+    "started": "when it started (UTC)",
+    "ended": "when it ended (UTC); NaT while it runs",
+    "wait_s": "seconds from when it could have started (or, unknown, was submitted) until it did",
+    "run_s": "seconds that it ran; of a running one, until it was last heard of",
+    "limit_s": "seconds that it was allowed; NaN also where there is no limit",
+    "gpu_hours": "GPUs times hours of its run inside the window",
+    "utilisation_mean": "GPU utilisation in per cent, mean over its GPUs and its run",
+    "gpus_known": "GPUs of which anything is known",
+    "gpus_idle": "GPUs that it never used",
+    "gpu_memory_peak_bytes": "most memory in use on one of its GPUs",
+    "gpu_memory_total_bytes": "memory of that GPU",
+    "memory_asked_bytes": "host memory that it asked for, on all its nodes",
+    "memory_peak_bytes": "most host memory that it used on one node",
+    "cpus_used": "CPUs that it kept busy, in the mean over its run",
+    "run_known": "whether start, end (or last word) and number of GPUs are known",
+    "use_known": "whether the utilisation of its GPUs is known",
+    "why_known": "whether there is a verdict",
+}
+"""What is in each column of `jobs`."""
+
+OUTCOMES: Final = ("completed", "cancelled", "timeout", "preempted", "failed", "running", "unknown")
+"""How an attempt ended. In Philly's words: completed is passed, cancelled killed, the next three unsuccessful."""
+_OUTCOME: Final = {
+    "COMPLETED": "completed",
+    "CANCELLED": "cancelled",
+    "TIMEOUT": "timeout",
+    "DEADLINE": "timeout",
+    "PREEMPTED": "preempted",
+    "REQUEUED": "preempted",
+    "FAILED": "failed",
+    "OUT_OF_MEMORY": "failed",
+    "NODE_FAIL": "failed",
+    "BOOT_FAIL": "failed",
+    "LAUNCH_FAILED": "failed",
+    "RUNNING": "running",
+    "SUSPENDED": "running",
+}
+_CHUNK: Final = 20_000
+"""Rows that are turned into columns at a time."""
+_GAP: Final = 10_000
+"""Keys further apart than this are looked for by two ranges."""
+
+_TEXTS: Final = ("name", "user", "account", "partition", "qos", "state", "reason", "tier")
+_REALS: Final = ("submitted", "eligible", "started", "ended", "limit_s", "utilisation_mean", "cpu_seconds")
+_COUNTS: Final = ("gpus", "nodes", "cpus", "gpus_known", "gpus_idle")
+_SIZES: Final = (
+    "gpu_memory_peak_bytes",
+    "gpu_memory_total_bytes",
+    "memory_asked_bytes",
+    "memory_peak_bytes",
+)
+# Read in this order: the texts, then all that are numbers
+_READ = (
+    *(job.c[name] for name in ("name", "user", "account", "partition", "qos")),
+    STATE,
+    verdict.c.reason.label("why"),
+    verdict.c.tier,
+    job.c.pk,
+    job.c.job_id,
+    job.c.restarts,
+    *(job.c[name] for name in ("submitted", "eligible", "started", "ended")),
+    job.c.time_limit,
+    job.c.utilisation_mean,
+    job.c.cpu_seconds,
+    job.c.gpus,
+    job.c.node_count,
+    *(job.c[name] for name in ("cpus", "gpus_known", "gpus_idle", *_SIZES)),
+    job.c.touched,
+    job.c.facts_at,
+)
+_NUMBERS: Final = ("pk", "job", "restarts", *_REALS, *_COUNTS, *_SIZES, "touched", "facts_at")
+
+
+def jobs(
+    store: Store,
+    *,
+    cluster: str,
+    since: float,
+    until: float,
+    progress: Callable[[int], None] | None = None,
+) -> pd.DataFrame:
+    """All attempts at jobs of a cluster that ran from `since` on and before `until` (seconds since the epoch).
+
+    One row each, the columns of COLUMNS, in no order. `progress` is told how many were read so far. All is of one
+    moment of the store. Raises StoreError.
+    """
+    with store.reading("The jobs cannot be read.") as connection:
+        texts, numbers = _read(connection, cluster, since, until, progress)
+        types = _gpu_types(connection, numbers["pk"])
+    return _frame(texts, numbers, types, since, until)
+
+
+def span(store: Store, cluster: str) -> tuple[float, float] | None:
+    """When the first and the last attempt at a job of a cluster started, as far as known; None: it has none."""
+    wanted = select(func.min(job.c.sort_at)).where(job.c.cluster == cluster)
+    with store.reading("The jobs cannot be read.") as connection:
+        first = connection.execute(wanted).scalar()
+        last = connection.execute(select(func.max(job.c.sort_at)).where(job.c.cluster == cluster)).scalar()
+    return None if first is None or last is None else (first, last)
+
+
+def pseudonymous(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with made-up names for users, accounts and jobs, and other job ids: for publishing.
+
+    The same name is the same pseudonym within this frame and nowhere else: the key is made for it and forgotten, so
+    that not even who knows all names can find them. Partitions, QOS and times stay as they are.
+    """
+    key = os.urandom(32)
+    made = frame.copy(deep=False)
+    for column, prefix in (("user", "user"), ("account", "account"), ("name", "job")):
+        old = made[column].cat.categories
+        made[column] = made[column].cat.rename_categories(
+            [f"{prefix}-{_digest(key, column, name)}" for name in old]
+        )
+        # Sorted anew: the place among the others would tell a name's
+        made[column] = made[column].cat.reorder_categories(sorted(made[column].cat.categories))
+    ids, places = np.unique(made["job"].to_numpy(), return_inverse=True)
+    order = np.random.default_rng(int.from_bytes(os.urandom(16), "big")).permutation(len(ids))
+    made["job"] = order[places] + 1
+    # Rows came in the order of their keys: the times are what is left of it
+    shuffled: pd.DataFrame = made.sort_values(["job", "restarts"], ignore_index=True)
+    return shuffled
+
+
+def _digest(key: bytes, column: str, name: str) -> str:
+    return hashlib.blake2b(f"{column}\0{name}".encode("utf-8", "replace"), digest_size=8, key=key).hexdigest()
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+class _Texts:
+    """A column of texts as it is read: each text once, and which one each row has (-1: none)."""
+
+    def __init__(self) -> None:
+        self._known: dict[str | None, int] = {None: -1, "": -1}
+        self._codes: list[NDArray[np.int32]] = []
+
+    def add(self, values: Sequence[str | None]) -> None:
+        known = self._known
+        for value in dict.fromkeys(values):
+            known.setdefault(value, len(known) - 2)
+        self._codes.append(np.fromiter((known[value] for value in values), np.int32, len(values)))
+
+    def column(self) -> pd.Categorical:
+        codes = np.concatenate(self._codes) if self._codes else np.empty(0, np.int32)
+        return _categorical(codes, [text for text in self._known if text])
+
+
+def _categorical(codes: NDArray[np.int32], texts: Sequence[str]) -> pd.Categorical:
+    """Its categories are sorted, so that the order in which rows were read shows nowhere."""
+    order = sorted(range(len(texts)), key=lambda place: texts[place])
+    places = np.full(len(texts) + 1, -1, np.int32)
+    places[order] = np.arange(len(texts), dtype=np.int32)
+    dtype = pd.CategoricalDtype(pd.Index([texts[place] for place in order], dtype=object))
+    return pd.Categorical.from_codes(places[codes], dtype=dtype)
+
+
+def _read(
+    connection: Connection,
+    cluster: str,
+    since: float,
+    until: float,
+    progress: Callable[[int], None] | None,
+) -> tuple[dict[str, pd.Categorical], dict[str, NDArray[np.float64]]]:
+    texts = {name: _Texts() for name in _TEXTS}
+    numbers: dict[str, list[NDArray[np.float64]]] = {name: [] for name in _NUMBERS}
+    count = 0
+    for wanted in _wanted(cluster, since, until):
+        for rows in _streamed(connection, wanted):
+            columns = list(zip(*rows, strict=True))
+            for name, values in zip(_TEXTS, columns, strict=False):
+                texts[name].add(values)
+            for name, values in zip(_NUMBERS, columns[len(_TEXTS) :], strict=True):
+                numbers[name].append(np.array(values, np.float64))  # None becomes NaN
+            count += len(rows)
+            if progress is not None:
+                progress(count)
+    joined = {}
+    for name in _NUMBERS:
+        joined[name] = np.concatenate(numbers.pop(name)) if count else np.empty(0)
+    return {name: one.column() for name, one in texts.items()}, joined
+
+
+def _wanted(cluster: str, since: float, until: float) -> Iterator[Select[Any]]:
+    """The attempts that ran in the window, in three parts, each of which an index finds."""
+    rows = select(*_READ).outerjoin(verdict, verdict.c.job == job.c.pk).where(job.c.cluster == cluster)
+    yield rows.where(job.c.sort_at >= since, job.c.sort_at < until)
+    yield rows.where(job.c.ended > since, job.c.sort_at + 0 < since)
+    open_ = select(job_node.c.job).where(job_node.c.ended_at.is_(None))
+    heard = or_(job.c.touched > since, and_(job.c.facts_at > since, STATE == "RUNNING"))
+    yield rows.where(job.c.pk.in_(open_), job.c.ended.is_(None), job.c.sort_at + 0 < since, heard)
+
+
+def _streamed(connection: Connection, wanted: Select[Any]) -> Iterator[Sequence[Sequence[Any]]]:
+    """A statement's rows, some at a time; the server keeps the others."""
+    yield from connection.execution_options(stream_results=True).execute(wanted).partitions(_CHUNK)
+
+
+def _gpu_types(connection: Connection, keys: NDArray[np.float64]) -> pd.Categorical:
+    """The most common name of the GPUs of each attempt, in the order of the keys."""
+    texts = _Texts()
+    if not len(keys):
+        return texts.column()
+    order = np.argsort(keys)
+    pks = keys[order].astype(np.int64)
+    found = np.full(len(pks), None, object)
+    mixed: list[int] = []
+    name = func.nullif(gpu_usage.c.name, "")
+    least, most = func.min(name), func.max(name)
+    edges = np.flatnonzero(np.diff(pks) > _GAP)
+    for first, last in zip(pks[np.r_[0, edges + 1]], pks[np.r_[edges, -1]], strict=True):
+        # Grouped by the key alone, in whose order the rows are: nothing is sorted
+        wanted = (
+            select(gpu_usage.c.job, least, most)
+            .where(gpu_usage.c.job.between(int(first), int(last)))
+            .group_by(gpu_usage.c.job)
+        )
+        for rows in _streamed(connection, wanted):
+            of, one, other = zip(*rows, strict=True)
+            places, there = _places(pks, np.array(of, np.int64))
+            found[places[there]] = np.array(one, object)[there]
+            mixed += [key for key, low, high in zip(of, one, other, strict=True) if low != high]
+    for some in chunks(mixed):
+        number = func.count()
+        wanted = (
+            select(gpu_usage.c.job, gpu_usage.c.name, number)
+            .where(gpu_usage.c.job.in_(some), gpu_usage.c.name != "")
+            .group_by(gpu_usage.c.job, gpu_usage.c.name)
+            # The last one to come stays: the most common, of several the first by name
+            .order_by(number, gpu_usage.c.name.desc())
+        )
+        for row in connection.execute(wanted):
+            places, there = _places(pks, np.array([row[0]], np.int64))
+            found[places[there]] = row[1]
+    back = np.empty_like(found)
+    back[order] = found
+    texts.add(back.tolist())
+    return texts.column()
+
+
+def _places(keys: NDArray[np.int64], of: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """Where each of these is among the sorted keys, and whether it is."""
+    places = np.searchsorted(keys, of)
+    there = (places < len(keys)) & (keys[np.minimum(places, len(keys) - 1)] == of)
+    return places, there
+
+
+# --- columns --------------------------------------------------------------------------------------------------------
+
+
+def _frame(
+    texts: dict[str, pd.Categorical],
+    numbers: dict[str, NDArray[np.float64]],
+    types: pd.Categorical,
+    since: float,
+    until: float,
+) -> pd.DataFrame:
+    started, ended = numbers["started"], numbers["ended"]
+    outcome = _outcome(texts["state"], ended)
+    # Of a running attempt, until when it is known to run: a node spoke of it, or Slurm
+    running = np.asarray(outcome == "running")
+    said = np.where(running, numbers["facts_at"], np.nan)
+    end = np.where(np.isnan(ended), np.fmax(numbers["touched"], said), ended)
+    run = np.maximum(end - started, 0.0)
+    inside = np.maximum(np.minimum(started + run, until) - np.maximum(started, since), 0.0)
+    first = np.where(np.isnan(numbers["eligible"]), numbers["submitted"], numbers["eligible"])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        used = np.where(run > 0, numbers["cpu_seconds"] / run, np.nan)
+    values: dict[str, Any] = {
+        "job": numbers["job"].astype(np.int64),
+        "restarts": numbers["restarts"].astype(np.int32),
+        **texts,
+        "gpu_type": types,
+        "outcome": outcome,
+        **{name: _whole(numbers[name], np.int32) for name in _COUNTS},
+        **{name: _whole(numbers[name], np.int64) for name in _SIZES},
+        **{name: _times(numbers[name]) for name in ("submitted", "eligible", "started", "ended")},
+        "wait_s": np.maximum(started - first, 0.0),
+        "run_s": run,
+        "limit_s": numbers["limit_s"],
+        "gpu_hours": numbers["gpus"] * inside / 3600,
+        "utilisation_mean": numbers["utilisation_mean"],
+        "cpus_used": used,
+    }
+    # A job without GPUs has no use of them to be known
+    values["run_known"] = ~np.isnan(values["gpu_hours"])
+    values["use_known"] = ~np.isnan(numbers["utilisation_mean"])
+    values["why_known"] = texts["reason"].codes >= 0
+    frame: pd.DataFrame = pd.DataFrame({name: values[name] for name in COLUMNS}, copy=False)
+    return frame
+
+
+def _outcome(states: pd.Categorical, ended: NDArray[np.float64]) -> pd.Categorical:
+    """How each ended. What Slurm calls otherwise, and an end of which it has not spoken yet, is unknown."""
+    codes = [OUTCOMES.index(_OUTCOME.get(state, "unknown")) for state in states.categories]
+    found = np.array([*codes, OUTCOMES.index("unknown")], np.int8)[states.codes]
+    dtype = pd.CategoricalDtype(pd.Index(OUTCOMES, dtype=object), ordered=True)
+    outcome: pd.Categorical = pd.Categorical.from_codes(found, dtype=dtype)
+    return outcome
+
+
+def _whole(values: NDArray[np.float64], kind: type[np.integer[Any]]) -> pd.arrays.IntegerArray:
+    unknown = np.isnan(values)
+    return pd.arrays.IntegerArray(np.where(unknown, 0, values).astype(kind), unknown)
+
+
+def _times(seconds: NDArray[np.float64]) -> pd.DatetimeIndex:
+    unknown = np.isnan(seconds)
+    found = np.where(unknown, 0, np.round(seconds * 1e6)).astype(np.int64).view("M8[us]")
+    found[unknown] = np.datetime64("NaT")
+    times: pd.DatetimeIndex = pd.DatetimeIndex(found).tz_localize("UTC")
+    return times

@@ -1,0 +1,65 @@
+"""A year of a site audited: seconds and peak memory of `gsub admin audit` over a made-up history of a million jobs.
+
+    python -m tests.bench.audit [--jobs 1000000] [--store FILE] [--seed 1]
+
+The history has Philly's distributions (tests/report/history.py). With --store it is kept there, and used again when it
+is there already. Each run is a process of its own, as an admin would start it; memory is its highest resident set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from profiler.store import open_store
+from tests.report.history import fill
+
+FRAME = """
+import sys
+from profiler.report.frames import jobs
+from profiler.store import open_store
+from tests.report.history import CLUSTER, SINCE, UNTIL
+frame = jobs(open_store(sys.argv[1], read_only=True), cluster=CLUSTER, since=SINCE, until=UNTIL)
+print(len(frame), "attempts", round(frame.memory_usage(deep=True).sum() / 1e6), "MB")
+"""
+
+
+def run(name: str, argv: list[str], environ: dict[str, str] | None = None) -> None:
+    """Run a program; tell its wall time, processor time and highest memory."""
+    begun = time.perf_counter()
+    child = os.posix_spawn(argv[0], argv, {**os.environ, **(environ or {})})
+    _, status, used = os.wait4(child, 0)
+    wall = time.perf_counter() - begun
+    code = os.waitstatus_to_exitcode(status)
+    cpu = used.ru_utime + used.ru_stime
+    failed = f", exit {code}" if code else ""
+    print(f"{name}: {wall:.1f} s, {cpu:.1f} s of CPU, {used.ru_maxrss / 1e6:.2f} GB{failed}", flush=True)
+
+
+def main() -> int:
+    """Measure and tell."""
+    parser = argparse.ArgumentParser(description="How long an audit takes.")
+    parser.add_argument("--jobs", type=int, default=1_000_000)
+    parser.add_argument("--store", type=Path)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        file = (asked.store or Path(folder) / "store.db").resolve()
+        url = f"sqlite:///{file}"
+        if not file.exists():
+            begun = time.perf_counter()
+            store = open_store(url)
+            store.migrate()
+            fill(store, asked.jobs, seed=asked.seed)
+            store.close()
+            print(f"made up in {time.perf_counter() - begun:.0f} s: {file.stat().st_size / 1e9:.1f} GB", flush=True)
+        run("frame", [sys.executable, "-c", FRAME, url])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
