@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             ours = build_ours(asked.source, work / "ours", epoch)
             if asked.wheels:
                 kept = asked.out
-                others = bring(ours, target, asked.arch, kept, locked=asked.locked, left_out=frozenset())
+                others = bring(ours, target, asked.arch, kept, locked=asked.locked)
                 made = [ours.path.rename(kept / ours.path.name), *(wheel.path for wheel in others)]
             else:
                 others = bring(ours, target, asked.arch, work / "wheels", locked=asked.locked)

@@ -24,12 +24,13 @@ from packaging.utils import canonicalize_name
 
 from site_configs.packaging.targets import ARCHITECTURES, PackagingError, Target
 
-__all__ = ["EXTRAS", "LEFT_OUT", "Wheel", "bring", "build_ours", "lock_lines"]
+__all__ = ["EXTRAS", "Wheel", "bring", "build_ours", "lock_lines"]
 
 EXTRAS: Final = ("service", "postgresql")
-"""Of gsub's extras, those that the packages have; pyslurm and amdsmi must be built against the site's own libraries."""
-LEFT_OUT: Final = frozenset({"pandas"})
-"""Of what gsub asks for, what nothing that is installed imports (a test holds that): 120 MB with what they need."""
+"""Of gsub's extras, those that the packages have; pyslurm and amdsmi must be built against the site's own libraries.
+
+`report` is left to who wants it: pandas and pyarrow take 300 MB.
+"""
 _ROUNDS: Final = 5
 
 
@@ -71,7 +72,6 @@ def bring(
     out: Path,
     *,
     locked: Path | None = None,
-    left_out: frozenset[str] = LEFT_OUT,
 ) -> tuple[Wheel, ...]:
     """Download what `ours` needs on `target` into the folder `out`, sorted by name.
 
@@ -89,15 +89,15 @@ def bring(
     if locked is not None:
         _pip(*download, "--no-deps", "--require-hashes", "--requirement", str(locked))
     else:
-        wanted = {str(_bare(need)) for need in _needs(ours.metadata(), EXTRAS, environment, left_out)}
+        wanted = {str(_bare(need)) for need in _needs(ours.metadata(), EXTRAS, environment)}
         for _ in range(_ROUNDS):
             _pip(*download, *sorted(wanted))
-            missing = _missing(ours, _read(out), environment, left_out)
+            missing = _missing(ours, _read(out), environment)
             if not missing:
                 break
             wanted |= missing
     wheels = _read(out)
-    missing = _missing(ours, wheels, environment, left_out)
+    missing = _missing(ours, wheels, environment)
     if missing:
         raise PackagingError(f"wheels are missing for {target.name}: {', '.join(sorted(missing))}")
     return wheels
@@ -112,15 +112,13 @@ def _read(folder: Path) -> tuple[Wheel, ...]:
     return tuple(sorted(map(Wheel.read, folder.glob("*.whl")), key=lambda wheel: wheel.name))
 
 
-def _missing(
-    ours: Wheel, wheels: Sequence[Wheel], environment: Mapping[str, str], left_out: frozenset[str]
-) -> set[str]:
+def _missing(ours: Wheel, wheels: Sequence[Wheel], environment: Mapping[str, str]) -> set[str]:
     """The requirements that none of the wheels meets, on the target."""
     there = {wheel.name: wheel for wheel in wheels}
     asked = {name: need for wheel in wheels for name, need in [(wheel.name, wheel.metadata())]}
     missing: set[str] = set()
     seen: set[tuple[str, frozenset[str]]] = set()
-    waiting = list(_needs(ours.metadata(), EXTRAS, environment, left_out))
+    waiting = list(_needs(ours.metadata(), EXTRAS, environment))
     while waiting:
         need = waiting.pop()
         name = canonicalize_name(need.name)
@@ -130,7 +128,7 @@ def _missing(
         if name not in there or not need.specifier.contains(there[name].version, prereleases=True):
             missing.add(str(_bare(need)))
         else:
-            waiting += _needs(asked[name], tuple(need.extras), environment, frozenset())
+            waiting += _needs(asked[name], tuple(need.extras), environment)
     return missing
 
 
@@ -138,7 +136,6 @@ def _needs(
     requirements: Sequence[Requirement],
     extras: Sequence[str],
     environment: Mapping[str, str],
-    left_out: frozenset[str],
 ) -> Iterator[Requirement]:
     """Those that hold on the target with one of the extras, or with none."""
     for requirement in requirements:
@@ -146,7 +143,7 @@ def _needs(
         holds = marker is None or any(
             marker.evaluate({**environment, "extra": extra}) for extra in ("", *extras)
         )
-        if holds and canonicalize_name(requirement.name) not in left_out:
+        if holds:
             yield requirement
 
 
