@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 import pwd
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -33,6 +34,8 @@ STATE = Path("/var/lib/gsub-act")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run gsub-act. Exit code 0 after SIGTERM, 2 for a wrong configuration."""
     arguments = _parser().parse_args(argv)
+    # As an exception until the event loop hears signals: a command of Slurm that still runs is ended with us
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     log_to_stderr("gsub-act", verbose=arguments.verbose)
     try:
         site = SiteFile(arguments.site or find_site())

@@ -104,6 +104,10 @@ class Daemon:
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
+        # Before anything is there that would outlive us: the socket's file, what Slurm is being asked
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        loop.add_signal_handler(signal.SIGHUP, self._hung_up.set)
         notifier = Notifier(self._env)
         file = SocketFile(self.options.socket, self.options.group, owner="gsub-act", what="gsub-act's socket")
         tending = loop.create_task(self._tend())
@@ -111,9 +115,6 @@ class Daemon:
             server = await asyncio.start_unix_server(
                 self._connected, sock=file.listening, limit=MAX_LINE, backlog=BACKLOG
             )
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self.stop)
-            loop.add_signal_handler(signal.SIGHUP, self._hung_up.set)
             _log.info("answering on %s (group %s)", self.options.socket, file.group)
             notifier.send("READY=1")
             beat = loop.create_task(_beat(notifier))

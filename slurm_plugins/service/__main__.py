@@ -7,6 +7,7 @@ import asyncio
 import gc
 import logging
 import re
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +34,8 @@ METRICS, API = "127.0.0.1:6830", "0.0.0.0:6831"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run gsubd. Exit code 0 after SIGTERM, 2 for a wrong configuration."""
     arguments = _parser().parse_args(argv)
+    # Until the event loop hears signals there is nothing that would have to be ended in order
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     log_to_stderr("gsubd", verbose=arguments.verbose)
     try:
         site = SiteFile(arguments.site or find_site())

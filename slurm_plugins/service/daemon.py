@@ -140,6 +140,10 @@ class Daemon:
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
+        # Before anything is there that would outlive us: the socket's file, processes that look at Slurm
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        loop.add_signal_handler(signal.SIGHUP, self._hung_up.set)
         notifier = Notifier(self._env)
         has_port = await self._listen()
         file = SocketFile(self.options.socket, self.options.group)
@@ -154,9 +158,6 @@ class Daemon:
             server = await loop.create_unix_server(
                 self._connections.new, sock=file.listening, backlog=BACKLOG, start_serving=False
             )
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self.stop)
-            loop.add_signal_handler(signal.SIGHUP, self._hung_up.set)
             await server.start_serving()
             _log.info("answering on %s (group %s)", self.options.socket, file.group)
             notifier.send("READY=1")
