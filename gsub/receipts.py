@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from gsub.briefly import BUDGET, briefly, is_off
 from gsub.term import is_terminal
+from profiler.whole_file import put
 
 if TYPE_CHECKING:
     from gsub.service import Records
@@ -196,15 +197,7 @@ class Memory:
 
     def save(self) -> None:
         """Write it down: all of it, or nothing. Raises OSError."""
-        fresh = self.file.with_name(f".{self.file.name}.{os.urandom(8).hex()}")
-        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            with os.fdopen(handle, "w") as file:
-                json.dump(self.all | {"v": 1}, file)
-            fresh.replace(self.file)
-        except BaseException:
-            fresh.unlink(missing_ok=True)
-            raise
+        put(self.file, json.dumps(self.all | {"v": 1}).encode())
 
 
 class _Opened:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
 from profiler.process_tree import ProcessTree
+from profiler.whole_file import put
 
 __all__ = ["EMULATED", "AffinityLever", "EmulatedLever", "Lever", "choose", "fold", "pick"]
 
@@ -227,10 +227,7 @@ class EmulatedLever:
         """See `Lever.set`."""
         if not 1 <= cpus <= self._cap:
             raise ValueError(f"cannot give {cpus} of {self._cap} CPUs")
-        descriptor, name = tempfile.mkstemp(dir=self._path.parent, prefix=".cpus-")
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(f"{cpus}\n")
-        Path(name).replace(self._path)
+        put(self._path, f"{cpus}\n".encode())
 
     def again(self) -> None:
         """See `Lever.again`."""

@@ -198,6 +198,7 @@ def _write(mended: _Mended) -> None:
     assert mended.after.script is not None and mended.before.given.script is not None  # noqa: S101 - looked at before
     path = Path(mended.before.folder, mended.before.given.script).resolve()
     try:
+        # Not by profiler.whole_file: the script keeps its mode, whatever the umask
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(descriptor, "wb") as file:

@@ -160,6 +160,7 @@ class Journal:
         if ours and here.st_size + more <= max(self._file_bytes, 2 * self._begun):
             return
         self.book.forget(now)
+        # Not by profiler.whole_file: it stays open for what is appended, and that the old one is kept comes in between
         fresh = self.path.with_name(f".{NAME}.new")
         fresh.unlink(missing_ok=True)
         handle = os.open(fresh, _FLAGS | os.O_APPEND | os.O_EXCL, 0o600)

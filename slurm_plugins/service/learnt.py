@@ -24,6 +24,7 @@ import msgspec
 
 from profiler.answers import WorkloadCurve
 from profiler.logs import Troubles, one_line
+from profiler.whole_file import put
 from prolog_epilog.failures.taxonomy import REASONS
 from site_configs.hostlist import HostlistError, expand, fold
 from slurm_plugins.decide.inventory import Inventory
@@ -196,12 +197,7 @@ def _loaded(path: Path, cluster: str, problems: list[str]) -> Profiles:
 
 def _write(path: Path, data: bytes) -> None:
     """Put a file in its place, whole. Raises OSError."""
-    new = path.with_name(path.name + ".new")
-    new.unlink(missing_ok=True)
-    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
-    with open(handle, "wb") as file:  # noqa: PTH123 - a descriptor
-        file.write(data)
-    new.replace(path)
+    put(path, data, 0o640, beside=f"{path.name}.new")
 
 
 def _read(path: Path) -> bytes:

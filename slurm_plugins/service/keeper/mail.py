@@ -11,10 +11,8 @@ crash it may be missing, and is not sent twice. No header holds what a user wrot
 from __future__ import annotations
 
 import logging
-import os
 import re
 import socket
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,6 +27,7 @@ from profiler.answers import JobSummary, Usage
 from profiler.logs import one_line
 from profiler.receipt import ENDED, headline, ran, receipt
 from profiler.store.facts import JobFacts
+from profiler.whole_file import put
 from profiler.wording import plain, shown_id
 from site_configs.site_model import Receipt
 from slurm_plugins.service.keeper.smtp import Post, PostError, Smtp
@@ -323,16 +322,7 @@ class Mailer:
 
     def _save(self, kept: _Kept) -> None:
         """Write down what is kept. Raises OSError."""
-        handle, name = tempfile.mkstemp(prefix=f".{self._file.name}.", dir=self._file.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(msgspec.json.encode(kept))
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(self._file)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        put(self._file, msgspec.json.encode(kept), sync=True)
 
 
 def _read(file: Path) -> _Kept:
