@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["MARK", "Process", "ProcessTree", "ancestors"]
+__all__ = ["MARK", "Process", "ProcessTree", "about", "ancestors"]
 
 MARK: Final = "GSUB_STEPS"
 """The variable that names the run's folder; `gsub.train.step()` counts there."""
@@ -41,7 +41,7 @@ class ProcessTree:
         text = os.fsencode(mark)
         self._mark = MARK.encode() + b"=" + text if text else b""
         self._job = os.fsencode(os.environ.get(_JOB, ""))
-        root = _about(pid)
+        root = about(pid)
         self._began = root.began if root is not None else -1  # its number may be given to another in time
         self._known: dict[tuple[int, int], bool] = {}
         self._aside = ancestors(os.getpid())
@@ -97,8 +97,8 @@ def ancestors(pid: int) -> frozenset[int]:
     found: set[int] = set()
     while pid > 0 and pid not in found and len(found) < 256:
         found.add(pid)
-        about = _about(pid)
-        pid = about.parent if about is not None else 0
+        one = about(pid)
+        pid = one.parent if one is not None else 0
     return frozenset(found)
 
 
@@ -114,16 +114,19 @@ def _own() -> Iterator[Process]:
                     continue
             except OSError:
                 continue
-            about = _about(int(entry.name))
-            if about is not None:
-                yield about
+            found = about(int(entry.name))
+            if found is not None:
+                yield found
                 count += 1
             if count >= _MOST:
                 return
 
 
-def _about(pid: int) -> Process | None:
-    """What /proc/PID/stat tells (proc(5)); None when it has gone or is dead but not waited for."""
+def about(pid: int) -> Process | None:
+    """What /proc/PID/stat tells (proc(5)); None when it has gone or is dead but not waited for.
+
+    A dead leader of threads that still run counts as dead, too: they end with it or hold nothing of a run's.
+    """
     try:
         # Not by pathlib: a turn of the driver reads hundreds of these
         descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)

@@ -20,6 +20,8 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Final
 
+from profiler.process_tree import ProcessTree, about
+
 __all__ = ["Output", "Watched", "bytes_in_use", "tree"]
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -120,8 +122,6 @@ class Watched:
         mark: str = "",
         before: Callable[[], None] | None = None,
     ) -> None:
-        from profiler.process_tree import ProcessTree
-
         _become_reaper()
         read, write = os.pipe()
         try:
@@ -240,9 +240,9 @@ def tree(root: int, but: frozenset[int] = frozenset()) -> list[int]:
     for name in os.listdir("/proc"):  # noqa: PTH208 - names are numbers
         if not name.isdigit():
             continue
-        found = _parent(int(name))
+        found = about(int(name))
         if found is not None:
-            children.setdefault(found, []).append(int(name))
+            children.setdefault(found.parent, []).append(found.pid)
     order: list[int] = []
     ahead = deque(children.get(root, ()))
     while ahead and len(order) < _MOST_PROCESSES:
@@ -251,17 +251,6 @@ def tree(root: int, but: frozenset[int] = frozenset()) -> list[int]:
             order.append(pid)
             ahead.extend(children.get(pid, ()))
     return order
-
-
-def _parent(pid: int) -> int | None:
-    """Of a process that is alive; None of a zombie and of one that has gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return None
-    fields = stat[stat.rfind(b")") + 2 :].split()  # the name may hold anything
-    # A dead leader of threads that still run is a zombie, too: they end with it or hold nothing of ours
-    return int(fields[1]) if len(fields) > 1 and fields[0] not in (b"Z", b"X") else None
 
 
 def _is_shell(pid: int) -> bool:

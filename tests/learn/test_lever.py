@@ -166,7 +166,7 @@ def test_a_number_that_was_given_to_another_process_is_not_the_run(monkeypatch: 
         with monkeypatch.context() as patch:
             # As when the run's own process was seen under this number
             (first,) = ProcessTree(other.pid).processes()
-            patch.setattr(process_tree, "_about", lambda _: first._replace(began=first.began - 1, parent=0))
+            patch.setattr(process_tree, "about", lambda _: first._replace(began=first.began - 1, parent=0))
             tree = ProcessTree(other.pid)
         assert tree.processes() == ()
     finally:

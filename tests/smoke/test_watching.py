@@ -109,3 +109,15 @@ def test_a_tree_has_no_zombies() -> None:
     while child.pid in tree(os.getpid()):
         assert time.monotonic() < until
     child.wait()
+
+
+@pytest.mark.parametrize("name", ["x) Z 1 (", "a b", ") R 1 1", "\udcff\udcfe"])
+def test_a_process_may_have_any_name(tmp_path: Path, name: str) -> None:
+    program = tmp_path / name
+    program.symlink_to("/bin/sleep")
+    child = subprocess.Popen([program, "1000"])
+    try:
+        assert child.pid in tree(os.getpid())
+    finally:
+        child.kill()
+        child.wait()
