@@ -9,13 +9,13 @@ does not tell of is not in the way.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from slurm_plugins.client.values import Job, Node
 
-__all__ = ["NAME", "in_the_way", "limited", "next_ones"]
+__all__ = ["NAME", "in_the_way", "limited", "next_ones", "room"]
 
 NAME: Final = "smoke-"
 """What the names of smoke jobs begin with."""
@@ -48,6 +48,25 @@ def limited(jobs: Sequence[Job]) -> int:
     return 0
 
 
+def room(jobs: Sequence[Job], taken: Mapping[str, tuple[int, int]]) -> bool:
+    """Whether one of these nodes would do for a waiting job, were the user's smoke jobs gone, and does not as it is.
+
+    Parameters
+    ----------
+    jobs: those of the user. taken: by node its GPUs, and how many of them jobs hold.
+    """
+    from slurm_plugins.client.values import JobState
+
+    held = _held(jobs)
+    waits = [job for job in jobs if job.state is JobState.PENDING and not job.held]
+    wanted = {_each(job) for job in waits if not job.name.startswith(NAME)} - {0}
+    return any(
+        gpus - used < each <= gpus - used + held.get(name, 0)
+        for name, (gpus, used) in taken.items()
+        for each in wanted
+    )
+
+
 def in_the_way(smoke: int, jobs: Sequence[Job], nodes: Sequence[Node]) -> int:
     """The job that could start if the user's smoke jobs were gone, this one among those that matter; 0 for none.
 
@@ -55,22 +74,12 @@ def in_the_way(smoke: int, jobs: Sequence[Job], nodes: Sequence[Node]) -> int:
     ----------
     smoke: the id of this smoke job. jobs: those of the user, the smoke jobs among them.
     """
-    from slurm_plugins.client.values import JobState
-
-    held: dict[str, int] = {}
-    here: set[str] = set()
-    for job in jobs:
-        if job.state is JobState.RUNNING and job.name.startswith(NAME):
-            names = set(job.nodes)
-            for name in names:
-                held[name] = held.get(name, 0) + (job.gpu_count or 0) // len(names)
-            if job.id == smoke:
-                here = names
+    held = _held(jobs)
+    here = next((frozenset(job.nodes) for job in jobs if job.id == smoke), frozenset())
     for job in next_ones(jobs):
-        count = max(job.num_nodes or 1, 1)
-        each = -(-(job.gpu_count or 0) // count)
-        if not each:
+        if not (each := _each(job)):
             continue
+        count = max(job.num_nodes or 1, 1)
         free = {
             node.name: node.gpus - node.gpus_allocated
             for node in nodes
@@ -83,3 +92,21 @@ def in_the_way(smoke: int, jobs: Sequence[Job], nodes: Sequence[Node]) -> int:
         if len(already) < count <= len(already) + len(freed) and here & freed:
             return job.array_job_id or job.id
     return 0
+
+
+def _each(job: Job) -> int:
+    """GPUs a node."""
+    return -(-(job.gpu_count or 0) // max(job.num_nodes or 1, 1))
+
+
+def _held(jobs: Iterable[Job]) -> dict[str, int]:
+    """GPUs that the user's smoke jobs hold, by node."""
+    from slurm_plugins.client.values import JobState
+
+    found: dict[str, int] = {}
+    for job in jobs:
+        if job.state is JobState.RUNNING and job.name.startswith(NAME):
+            names = set(job.nodes)
+            for name in names:
+                found[name] = found.get(name, 0) + (job.gpu_count or 0) // len(names)
+    return found

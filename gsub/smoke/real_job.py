@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from slurm_plugins.client.protocol import SlurmClient
-    from slurm_plugins.client.values import Job
+    from slurm_plugins.client.values import Job, Node
 
 __all__ = ["EVERY", "Poller", "Slurm", "Standing", "standing", "waits_for"]
 
-EVERY: Final = 10.0
-"""Seconds between two looks at the real job."""
+EVERY: Final = 2.0
+"""Seconds between two turns (`gsub.smoke.looking`)."""
+_SHARE: Final = 10  # times as long as a turn took, nothing is asked: slurmctld may have much to do
 _DEADLINE: Final = 10.0  # seconds of one command
 _ATTEMPTS: Final = 4  # to hold, each with a look at what came of the one before
 Standing = Literal["waits", "started", "gone", "way", "unknown"]
@@ -82,22 +83,37 @@ class Slurm:
         except SlurmError:
             return "unknown"
 
-    def stands(self, job: int, smoke: int, user: str) -> Standing:
-        """`look`, and while it waits whether the smoke job is what keeps a job of the user's from its start."""
-        from gsub.smoke.making_way import in_the_way, limited, next_ones
-        from slurm_plugins.client.errors import SlurmError
+    def jobs_of(self, user: str) -> Sequence[Job]:
+        """The user's jobs. Raises SlurmError."""
+        return self.client.jobs(user=user)
 
-        found = self.look(job)
-        if found != "waits":
-            return found
-        try:
-            jobs = self.client.jobs(user=user)
-            if limited(jobs):
-                return "way"
-            # the nodes are asked for only where it can matter: there may be thousands
-            return "way" if next_ones(jobs) and in_the_way(smoke, jobs, self.client.nodes()) else found
-        except SlurmError:
-            return found
+    def nodes(self) -> Sequence[Node]:
+        """All nodes. Raises SlurmError."""
+        return self.client.nodes()
+
+    def taken(self, node: str) -> tuple[int, int]:
+        """The GPUs of a node, and how many of them jobs hold. Raises SlurmError.
+
+        By sinfo: for one node it asks slurmctld for that record alone; scontrol and squeue ask for all of them.
+        """
+        from slurm_plugins.client.parse import tres
+        from slurm_plugins.client.runner import check, reading_environment, run_command
+        from slurm_plugins.client.tables import Separator, rows
+
+        separator = Separator()
+        fields = ("Gres", "GresUsed")
+        argv = ["sinfo", "--noheader", "--all", "--Node", f"--nodes={node}"]
+        done = check(
+            run_command(
+                [*argv, f"--Format={separator.long_format(fields)}"],
+                env=reading_environment(self.environ),
+                timeout=_DEADLINE,
+            )
+        )
+        # a line for each of its partitions; a node that sinfo does not know has none
+        for row in rows(done.stdout, separator, fields):
+            return tres(row["Gres"]).gpus or 0, tres(row["GresUsed"]).gpus or 0
+        return 0, 0
 
     def dependants(self, smoke: int, user: str) -> tuple[int, ...]:
         """The waiting jobs of the user that wait for the smoke job; of an array its own id."""
@@ -169,6 +185,7 @@ class Poller:
 
     def _run(self) -> None:
         while not self._stop.is_set():
+            begun = time.monotonic()
             try:
                 found = self._look()
             except Exception:  # a look that fails is a look that says nothing
@@ -176,4 +193,4 @@ class Poller:
             if found in ("started", "gone", "way"):
                 self.left = found
                 return
-            self._stop.wait(self._every)
+            self._stop.wait(max(self._every, _SHARE * (time.monotonic() - begun)))

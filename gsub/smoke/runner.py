@@ -48,6 +48,8 @@ _PATIENCE: Final = 10.0
 """Seconds from TERM to KILL when its time is up."""
 _HURRY: Final = 3.0
 """The same when the job itself is being ended, or the real one has started."""
+_AT_ONCE: Final = 1.0
+"""The same when a job waits for nothing but the GPU."""
 _GATE: Final = 30.0
 """Seconds for which a gate's real job is looked for: it is submitted after the smoke job."""
 _MOST_PLAN: Final = 64 << 20
@@ -146,6 +148,7 @@ def run(plan: Plan, smoke: int, environ: Mapping[str, str], slurm: Slurm | None 
 
 
 def _tried(job: Run, slurm: Slurm) -> Result:
+    from gsub.smoke.looking import Looks
     from gsub.smoke.real_job import Poller
 
     plan = job.plan
@@ -156,7 +159,7 @@ def _tried(job: Run, slurm: Slurm) -> Result:
     if watched is None:
         return _not_tried(job)
     race = plan.real and plan.mode == "race"
-    poller = Poller(lambda: slurm.stands(plan.real, job.smoke, _user())) if race else None
+    poller = Poller(Looks(slurm, plan.real, job.smoke, _user())) if race else None
     if poller is not None:
         poller.start()
     try:
@@ -167,7 +170,8 @@ def _tried(job: Run, slurm: Slurm) -> Result:
         seconds = watched.seconds
         if job.measuring is not None:
             job.measuring.close()
-        watched.end(_PATIENCE if not job.stop and (poller is None or not poller.left) else _HURRY)
+        left = poller.left if poller is not None else ""
+        watched.end(_AT_ONCE if left == "way" else _HURRY if job.stop or left else _PATIENCE)
     result = told(job, watched, ended)
     held, dependants = _hold(plan, job.smoke, slurm) if result.outcome == "failed" else (False, ())
     if not held and result.outcome == "failed" and plan.mode != "only":

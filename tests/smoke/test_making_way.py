@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from gsub.smoke.making_way import in_the_way, limited
+from gsub.smoke.making_way import in_the_way, limited, room
 from slurm_plugins.client.parse import hosts, tres
 from slurm_plugins.client.values import Job, JobState, Node, NodeState
 
@@ -66,6 +68,30 @@ def test_what_slurm_does_not_count_is_not_in_the_way() -> None:
         name="n1", state=NodeState.MIXED, gres=tres("gres/gpu=8"), cpus_allocated=8, partitions=("gpu",)
     )
     assert in_the_way(SMOKE, [OURS, WAITS], [untold, node("n2", 0)]) == 0
+
+
+HELD = dataclasses.replace(WAITS, priority=0)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "taken", "found"),
+    [
+        pytest.param([OURS, WAITS], 1, True, id="all but ours is free"),
+        pytest.param([OURS, FAR], 1, True, id="whatever it waits for"),
+        pytest.param([OURS, OTHER, WAITS], 2, True, id="two smokes"),
+        pytest.param([OURS, WAITS], 2, False, id="another's GPU too"),
+        pytest.param([OURS, job(5, JobState.PENDING, 4)], 1, False, id="it has room as it is"),
+        pytest.param([OURS, job(5, JobState.PENDING, 4)], 5, True, id="it is small"),
+        pytest.param([OURS, HELD], 1, False, id="held"),
+        pytest.param([OURS, job(5, JobState.PENDING, 8, name="smoke-b")], 1, False, id="a smoke job waits"),
+        pytest.param([OURS, job(5, JobState.PENDING, 0)], 1, False, id="no GPUs"),
+        pytest.param([OURS], 1, False, id="nobody waits"),
+    ],
+)
+def test_whether_a_node_would_do_without_the_smoke_jobs(jobs: list[Job], taken: int, found: bool) -> None:
+    assert room(jobs, {"n1": (8, taken)}) is found
+    assert room(jobs, {"n2": (8, taken), "n1": (8, taken)}) is found
+    assert not room(jobs, {})
 
 
 @pytest.mark.parametrize(

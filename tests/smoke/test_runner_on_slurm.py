@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 
 import pytest
@@ -43,6 +44,28 @@ def test_it_leaves_when_the_real_job_has_started(site: Site) -> None:
     result = site.result(job := site.smoke(site.plan(BROKEN, mode="race", real=real)))
     assert result.outcome == "left" and not result.held, site.said(job)
     site.until(job, "JobState=COMPLETED")
+
+
+def test_it_gives_way_to_a_real_job_that_lacks_nothing_but_its_gpu(site: Site) -> None:
+    site.sbatch("-N7", "--gpus-per-node=8", "-t60", script="#!/bin/sh\nsleep 900\n")
+    there = site.sbatch("-N1", "--gpus-per-node=7", "-t60", script="#!/bin/sh\nsleep 900\n")
+    site.until(there, "JobState=RUNNING")
+    real = site.sbatch("-N1", "--gpus-per-node=8", "-t60", script="#!/bin/sh\nsleep 100\n")
+    job = site.smoke(
+        site.plan("#!/bin/sh\ntrap '' TERM\nsleep 300 & wait; wait\n", mode="race", real=real, seconds=240)
+    )
+    found = re.search(r" BatchHost=(\S+)", site.until(job, "JobState=RUNNING"))
+    assert found
+    look = (
+        f"import os; from gsub.smoke.real_job import Slurm; print(Slurm.here(os.environ).taken('{found[1]}'))"
+    )
+    python = str(site.cluster.paths.venv / "bin/python")
+    assert site.cluster.run([python, "-Ic", look], user=site.user, check=True).stdout == "(8, 8)\n"
+    site.until(real, "Reason=Resources")
+    site.cluster.run(["scancel", str(there)], check=True)
+    result = site.result(job)
+    assert result.outcome == "left" and "waits for nothing but the GPU" in result.sentence, site.said(job)
+    assert f"BatchHost={found[1]} " in site.until(real, "JobState=RUNNING")
 
 
 def test_a_gate_that_fails_at_once_holds_a_job_that_comes_after_it(site: Site) -> None:
