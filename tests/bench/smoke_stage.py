@@ -67,6 +67,18 @@ class Job:
         return self.seconds * self.gpus
 
 
+@dataclass(frozen=True)
+class Times:
+    """When a job came into the queue, started and ended, in seconds since 1970 (whole ones); None: it did not."""
+
+    name: str
+    state: str
+    submitted: float | None
+    started: float | None
+    ended: float | None
+    nodes: str
+
+
 @dataclass
 class Stage:
     """The cluster and one ordinary user of it."""
@@ -170,11 +182,19 @@ class Stage:
             found[number] = Job(number, name, word, int(seconds), int(gpus[1]) if gpus else 0, waited)
         return found
 
-    def starts(self) -> dict[str, tuple[str, float | None]]:
-        """All jobs since the bench began: state, and when they started (seconds since 1970; None: they did not)."""
-        said = self.admin("sacct", "-nXPa", f"-S{self.began}", "-Enow", "--format=JobID,State,Start")
+    def times(self) -> dict[str, Times]:
+        """All jobs since the bench began, by id: name, state and moments."""
+        form = "JobID,JobName,State,Submit,Start,End,NodeList"
+        said = self.admin("sacct", "-nXPa", f"-S{self.began}", "-Enow", f"--format={form}")
         rows = [line.split("|") for line in said.splitlines()]
-        return {job: (state, _moment(start) if start[:2] == "20" else None) for job, state, start in rows}
+
+        def moment(text: str) -> float | None:
+            return _moment(text) if text[:2] == "20" else None
+
+        return {
+            job: Times(name, state, moment(submitted), moment(started), moment(ended), nodes)
+            for job, name, state, submitted, started, ended, nodes in rows
+        }
 
     def aged(self) -> None:
         """Priority grows with age, as most sites have it; a site's days are minutes here."""

@@ -1,6 +1,6 @@
 """What smoke costs the start of good jobs on a busy cluster: race, gate and plain sbatch, at the same time.
 
-    python -m tests.bench.smoke_start [--slurm RELEASE] [--rounds N] [--seed N] [--jobs N] [--json]
+    python -m tests.bench.smoke_start [--slurm RELEASE] [--rounds N] [--seed N] [--jobs N] [--json FILE]
 
 Four clusters of 4 nodes x 8 emulated GPUs live the same minutes side by side: other people's jobs that fill the GPUs,
 and 8-GPU jobs of a user whose scripts are well, submitted by plain `sbatch`, by plain `sbatch` on another cluster (what
@@ -19,20 +19,24 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Final, Literal
 
 from site_configs.devcluster.spec import RELEASES, Release
 from tests.bench.smoke_scripts import Case
-from tests.bench.smoke_stage import Stage, stage
+from tests.bench.smoke_stage import Stage, Times, stage
 
 Way = Literal["sbatch", "again", "race", "gate"]
 WAYS: Final[tuple[Way, ...]] = ("sbatch", "again", "race", "gate")
 """`again`: plain sbatch a second time. What differs there is chance."""
 SMOKE_S: Final = 30.0
+EVERY_S: Final = 9.0
+"""Seconds between two jobs of the user's."""
 HEAD: Final = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --gpus-per-node=8\n#SBATCH --time=3\n"
 
 
@@ -49,25 +53,60 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Wait:
-    """How long a job waited for its start, in seconds; None: it never started."""
+    """How long a job waited for its start, in seconds from the command and from its place in the queue, as Slurm's
+    books have that; None: it never started. The moments are seconds since the round began."""
 
+    name: str
     ours: bool
     seconds: float | None
+    queued: float | None
+    called: float
+    started: float | None
+    ended: float | None
+    nodes: str
     state: str
 
 
+@dataclass(frozen=True)
+class Smoked:
+    """A smoke job: its moments, and what its runner says came of it."""
+
+    name: str
+    started: float | None
+    ended: float | None
+    nodes: str
+    state: str
+    outcome: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Lived:
+    """What a round was in one way: the jobs by name, their smoke jobs, and the GPU-seconds that these held."""
+
+    waits: list[Wait]
+    smokes: list[Smoked]
+    gpu_seconds: int
+
+
 def arrivals(seed: int, jobs: int) -> list[Arrival]:
-    """A cluster that is full from the beginning, and stays so while the user's jobs come."""
+    """A cluster that is full from the beginning, and stays so while the user's jobs come.
+
+    Others come some seconds apart from the user's: `gsub` takes a second or two longer than `sbatch` (here, where four
+    clusters share the machine), and a job of one GPU that goes ahead in this second can keep one of eight waiting until
+    the next node is free. That is a cost of the command, which is told apart, and would hide that of smoke.
+    """
     chance = random.Random(seed)
     found = [Arrival(0.0, 8, 15 + 12 * number, 3, ours=False) for number in range(4)]
     for _ in range(3 * jobs):
         gpus, runs = chance.choice((1, 1, 2, 4, 8)), chance.randint(10, 40)
-        found.append(Arrival(chance.uniform(1, 10 * jobs), gpus, runs, chance.choice((1, 2, 3)), ours=False))
-    found += [Arrival(3 + 9.0 * number, 8, 40, 3, ours=True) for number in range(jobs)]
+        at = max(1.0, EVERY_S * chance.randint(0, jobs) + chance.uniform(-1, 2))
+        found.append(Arrival(at, gpus, runs, chance.choice((1, 2, 3)), ours=False))
+    found += [Arrival(3 + EVERY_S * number, 8, 40, 3, ours=True) for number in range(jobs)]
     return sorted(found, key=lambda one: one.at)
 
 
-def lived(here: Stage, way: Way, comes: Sequence[Arrival], began: float) -> list[Wait]:
+def lived(here: Stage, way: Way, comes: Sequence[Arrival], began: float) -> Lived:
     """Submit each in its time, wait for the end of all, and ask the books."""
     called: list[tuple[Arrival, float, str, str]] = []
 
@@ -77,13 +116,29 @@ def lived(here: Stage, way: Way, comes: Sequence[Arrival], began: float) -> list
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda pair: one(*pair), enumerate(comes)))
-    here.wait(f"the jobs of {way}", lambda: not here.queue(), 420)
-    starts = here.starts()
-    rows = []
+    here.wait(f"the jobs of {way}", lambda: not here.queue(), 600)
+    times = here.times()
+
+    def since(moment: float | None) -> float | None:
+        return None if moment is None else moment - began
+
+    waits = []
     for job, at, name, number in sorted(called, key=lambda row: row[2]):
-        state, start = starts.get(number, ("not submitted", None))
-        rows.append(Wait(job.ours, None if start is None else max(0.0, start - at), f"{name} {state}"))
-    return rows
+        told = times.get(number, Times(name, "not submitted", None, None, None, ""))
+        start = told.started
+        seconds = None if start is None else max(0.0, start - at)
+        queued = None if start is None or told.submitted is None else start - told.submitted
+        moments = (since(start), since(told.ended))
+        waits.append(Wait(name, job.ours, seconds, queued, at - began, *moments, told.nodes, told.state))
+    smokes, spent = [], 0
+    for number, told in times.items():
+        if told.name.startswith("smoke-"):
+            result = here.result(number)
+            said = (result.outcome, result.sentence) if result else ("", "")
+            moments = (since(told.started), since(told.ended))
+            smokes.append(Smoked(told.name, *moments, told.nodes, told.state, *said))
+            spent += int((told.ended or 0) - told.started) if told.started and told.ended else 0
+    return Lived(waits, smokes, spent)
 
 
 def _submit(here: Stage, way: Way, number: int, job: Arrival) -> tuple[str, str]:
@@ -99,8 +154,8 @@ def _submit(here: Stage, way: Way, number: int, job: Arrival) -> tuple[str, str]
     return name, asked.job
 
 
-def measured(release: Release, seed: int, jobs: int) -> dict[Way, tuple[list[Wait], int]]:
-    """The waits of all jobs, and the GPU-seconds of smoke jobs, in each way."""
+def measured(release: Release, seed: int, jobs: int) -> dict[Way, Lived]:
+    """One round: the same jobs in each way, in the same minutes."""
     comes = arrivals(seed, jobs)
     with ExitStack() as stack, ThreadPoolExecutor(len(WAYS)) as pool:
         stages = [
@@ -111,41 +166,70 @@ def measured(release: Release, seed: int, jobs: int) -> dict[Way, tuple[list[Wai
             here.aged()
         began = time.time() + 2
         tasks = [pool.submit(lived, here, way, comes, began) for here, way in zip(stages, WAYS, strict=True)]
-        waits = [task.result() for task in tasks]
-        spent = [
-            sum(job.gpu_seconds for job in here.jobs().values() if job.name.startswith("smoke-"))
-            for here in stages
-        ]
-    return {way: (rows, gpus) for way, rows, gpus in zip(WAYS, waits, spent, strict=True)}
+        return {way: task.result() for way, task in zip(WAYS, tasks, strict=True)}
 
 
-def tell(rounds: Sequence[dict[Way, tuple[list[Wait], int]]]) -> None:
-    """The table, and the differences job by job."""
+def tell(rounds: Sequence[Mapping[Way, Lived]]) -> None:
+    """The table, and the differences job by job: from the command, and from the place in the queue."""
     print(
-        "| way | jobs | wait: mean | median | most | beside sbatch: mean (quartiles) | others' mean | smoke GPU-s |"
+        "| way | jobs | wait: mean | median | most | beside sbatch: mean +- error (quartiles) "
+        "| the same from the queue | behind smoke runs alone | others' mean | smoke GPU-s | smoke runs |"
     )
-    print("|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     for way in WAYS:
         pairs = [
-            (mine.seconds, plain.seconds)
+            (mine, plain)
             for found in rounds
-            for mine, plain in zip(found[way][0], found["sbatch"][0], strict=True)
-            if mine.ours and mine.seconds is not None and plain.seconds is not None
+            for mine, plain in zip(found[way].waits, found["sbatch"].waits, strict=True)
+            if mine.ours
         ]
+        waits = [mine.seconds for mine, _ in pairs if mine.seconds is not None]
+        whole = _beside([(mine.seconds, plain.seconds) for mine, plain in pairs])
+        queued = _beside([(mine.queued, plain.queued) for mine, plain in pairs])
         others = [
             row.seconds
             for found in rounds
-            for row in found[way][0]
+            for row in found[way].waits
             if not row.ours and row.seconds is not None
         ]
-        waits, differ = [mine for mine, _ in pairs], [mine - plain for mine, plain in pairs]
-        low, _, high = statistics.quantiles(differ, n=4)
-        spent = sum(found[way][1] for found in rounds)
+        held = [seconds for found in rounds for seconds in behind(found[way])]
+        direct = f"{sum(1 for one in held if one)} jobs, {statistics.mean(held):.1f} s each of all"
+        spent = sum(found[way].gpu_seconds for found in rounds)
+        came = Counter(run.outcome or "none" for found in rounds for run in found[way].smokes)
         print(
             f"| {way} | {len(waits)} | {statistics.mean(waits):.1f} s | {statistics.median(waits):.1f} s "
-            f"| {max(waits):.0f} s | {statistics.mean(differ):+.1f} s ({low:+.0f} to {high:+.0f}) "
-            f"| {statistics.mean(others):.1f} s | {spent} |"
+            f"| {max(waits):.0f} s | {whole} | {queued} | {direct} | {statistics.mean(others):.1f} s | {spent} "
+            f"| {', '.join(f'{count} {word}' for word, count in sorted(came.items()))} |"
         )
+
+
+def behind(found: Lived) -> list[float]:
+    """Seconds for which a job of the user's node was held by nothing but smoke runs before the job started on it.
+
+    An upper bound of what smoke runs cost directly: it may not have been the job's turn.
+    """
+    held = []
+    for job in found.waits:
+        if not job.ours or job.started is None or job.seconds is None:
+            continue
+        queued = job.started - (job.queued or 0.0)
+        own = [one for one in found.waits if one.nodes == job.nodes and one.name != job.name]
+        ends = [one.ended for one in own if one.ended is not None and one.ended <= job.started]
+        smokes = [
+            one.ended
+            for one in found.smokes
+            if one.nodes == job.nodes and one.ended is not None and one.ended <= job.started
+        ]
+        held.append(max(0.0, max(smokes, default=0.0) - max([queued, *ends])))
+    return held
+
+
+def _beside(pairs: Sequence[tuple[float | None, float | None]]) -> str:
+    """The mean difference with its standard error (were the jobs independent: they are not), and the quartiles."""
+    differ = [mine - plain for mine, plain in pairs if mine is not None and plain is not None]
+    low, middle, high = statistics.quantiles(differ, n=4)
+    error = statistics.stdev(differ) / len(differ) ** 0.5
+    return f"{statistics.mean(differ):+.1f} +- {error:.1f} s ({low:+.0f}, {middle:+.0f}, {high:+.0f})"
 
 
 def main() -> int:
@@ -155,17 +239,16 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=9, help="of the user")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every job and smoke run there, too")
     asked = parser.parse_args()
     rounds = [measured(asked.slurm, asked.seed + number, asked.jobs) for number in range(asked.rounds)]
     if asked.json:
-        plain = [{way: [asdict(row) for row in rows] for way, (rows, _) in found.items()} for found in rounds]
-        print(json.dumps(plain))
-    else:
-        tell(rounds)
-    lost = [row for found in rounds for rows, _ in found.values() for row in rows if row.seconds is None]
+        plain = [{way: asdict(lived) for way, lived in found.items()} for found in rounds]
+        asked.json.write_text(json.dumps(plain))
+    tell(rounds)
+    lost = [row for found in rounds for one in found.values() for row in one.waits if row.seconds is None]
     for row in lost:
-        print(f"never started: {row.state}", file=sys.stderr)
+        print(f"never started: {row.name} {row.state}", file=sys.stderr)
     return 1 if lost else 0
 
 
