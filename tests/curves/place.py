@@ -37,7 +37,10 @@ HOSTS = "n[1-4]"
 
 
 def points(knee: float, cap: int = 24, *, at: float = 0.0, seed: int = 1) -> tuple[Point, ...]:
-    """What a learning run would measure of a workload whose throughput grows up to that many CPUs."""
+    """What a learning run would measure of a workload whose throughput grows up to that many CPUs.
+
+    A knee on a whole number is found there or, as it is rounded up, one above; one like 5.7 is found at 6.
+    """
     chance = random.Random(seed)
     counts = {
         cap,
@@ -53,7 +56,7 @@ def points(knee: float, cap: int = 24, *, at: float = 0.0, seed: int = 1) -> tup
     )
 
 
-def measured(knee: float = 6.0, *, at: float | None = None, **more: Any) -> Measured:
+def measured(knee: float = 5.7, *, at: float | None = None, **more: Any) -> Measured:
     """A learning run of the workload of `SCRIPT`."""
     given: dict[str, Any] = {
         "id": new_id(),

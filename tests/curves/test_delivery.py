@@ -50,7 +50,7 @@ def test_by_munge_to_the_keeper_and_back_as_a_curve(tmp_path: Path) -> None:
     with munged() as munge, kept(tmp_path, munge) as one:
         url = one.service().url
         site = site_file(tmp_path, url, munge.socket)
-        first = measured(6.0)
+        first = measured(5.7)
         # A host without a service keeps it, and the next command with one sends it
         assert "is kept" in deliver(first, environment(tmp_path, None))
         (file,) = left_behind(tmp_path)
@@ -63,8 +63,8 @@ def test_by_munge_to_the_keeper_and_back_as_a_curve(tmp_path: Path) -> None:
             assert time.monotonic() < until
             time.sleep(0.1)
         assert left_behind(tmp_path) == [] and deliver_kept(environ) == 0
-        assert deliver(measured(6.0), environ) == "what was measured is with gsub's service"
-        refused = deliver(measured(6.0, cluster="elsewhere"), environ)
+        assert deliver(measured(5.7), environ) == "what was measured is with gsub's service"
+        refused = deliver(measured(5.7, cluster="elsewhere"), environ)
         assert "refuses" in refused and left_behind(tmp_path) == []
         from gsub.site import read_site
 
@@ -80,7 +80,7 @@ def test_by_munge_to_the_keeper_and_back_as_a_curve(tmp_path: Path) -> None:
 
 
 def test_it_never_raises_and_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = measured(6.0)
+    one = measured(5.7)
     assert "no folder" in deliver(one, {"HOME": "/"}) or "lost" in deliver(one, {"HOME": "relative"})
     environ = environment(tmp_path, None)
     for _ in range(delivery._FILES + 5):
@@ -101,7 +101,7 @@ def test_it_never_raises_and_is_bounded(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_service_that_is_away_is_not_asked_by_every_command(tmp_path: Path) -> None:
     site = site_file(tmp_path, "http://127.0.0.1:9", str(tmp_path / "no-munge"))
     environ = environment(tmp_path, site)
-    assert "is kept" in deliver(measured(6.0), environ)
+    assert "is kept" in deliver(measured(5.7), environ)
     assert deliver_kept(environ) == 0 and (left_behind(tmp_path)[0].parent / ".tried").exists()
     before = (left_behind(tmp_path)[0].parent / ".tried").stat().st_mtime_ns
     assert deliver_kept(environ) == 0
@@ -110,7 +110,7 @@ def test_a_service_that_is_away_is_not_asked_by_every_command(tmp_path: Path) ->
 
 def test_what_is_another_clusters_or_old_or_no_file_of_ours(tmp_path: Path) -> None:
     environ = environment(tmp_path, None)
-    deliver(measured(6.0, cluster="elsewhere"), environ)
+    deliver(measured(5.7, cluster="elsewhere"), environ)
     (file,) = left_behind(tmp_path)
     old = file.with_name("0" * 32 + ".json")
     old.write_bytes(file.read_bytes())

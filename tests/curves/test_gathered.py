@@ -33,7 +33,7 @@ def test_names_with_the_same_runs_are_one() -> None:
 
 
 def test_memory_alone_does_not_take_names_apart_unless_it_is_more() -> None:
-    learnt = run(1, "run:a", "like:x", points=points(6.0), peak_memory=8 * GIB)
+    learnt = run(1, "run:a", "like:x", points=points(5.7), peak_memory=8 * GIB)
     less = run(2, "run:b", "like:x", source="run", peak_memory=2 * GIB)
     found = {known.workload: known for known in gathered([learnt, less], 2.0)}
     assert set(found) == {"run:a", "run:b"} and found["run:a"].also == ("like:x",)
@@ -53,8 +53,8 @@ def test_a_workload_that_became_smaller_is_believed_in_the_end() -> None:
 def test_types_of_gpus_and_numbers_of_gpus_are_not_mixed() -> None:
     many = tuple(Point(one.cpus * 8, one.rate / 3, one.error / 3) for one in points(12.0)[:2])
     runs = [
-        run(1, "own:x", gpu_type="a100", points=points(6.0)),
-        run(2, "own:x", gpu_type="h200", points=points(12.0)),
+        run(1, "own:x", gpu_type="a100", points=points(5.7)),
+        run(2, "own:x", gpu_type="h200", points=points(11.6)),
         run(3, "own:x", gpu_type="a100", gpus=8, cap=200, points=many),
     ]
     found = {known.gpu_type: known for known in gathered(runs, 3.0)}

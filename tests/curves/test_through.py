@@ -149,8 +149,8 @@ def test_what_gsub_tells_comes_first_and_only_for_its_own_script(here: Place) ->
         return names, {"GSUB_WORKLOAD": f"{names[0]},{names[1]},{text},{names[-1]}"}
 
     small, large = told("--batch", "8"), told("--batch", "64")
-    here.post(measured(3.0, workload=small[0]))
-    here.post(measured(14.0, workload=large[0]))
+    here.post(measured(2.6, workload=small[0]))
+    here.post(measured(13.5, workload=large[0]))
     assert here.decided(env=small[1]).edits[CPUS] == "gres:gpu:3"
     assert here.decided(env=large[1]).edits[CPUS] == "gres:gpu:14"
     # A job that a job submits has its variables, and is not the same for that
@@ -166,7 +166,7 @@ def test_a_small_trial_with_other_arguments_starves_nobody(here: Place) -> None:
         return identity.fingerprints, {"GSUB_WORKLOAD": variable(identity)}
 
     (tiny, here_tiny), (_, real) = told("--tiny"), told("--all")
-    here.post(measured(2.0, workload=tiny))
+    here.post(measured(1.7, workload=tiny))
     assert here.decided(script, env=here_tiny).edits[CPUS] == "gres:gpu:2"
     # By gsub, which knows the arguments; and by sbatch, which does not tell them
     for env in (real, {}):
@@ -174,7 +174,7 @@ def test_a_small_trial_with_other_arguments_starves_nobody(here: Place) -> None:
         assert found.edits[CPUS] == "gres:gpu:8"
         assert any("with other arguments 2 were enough" in note.text for note in found.notes)
     # More than the share is no loss
-    here.post(measured(14.0, workload=told("--huge")[0], at=time.time() + 60))
+    here.post(measured(13.5, workload=told("--huge")[0], at=time.time() + 60))
     assert here.decided(script, env=real).edits[CPUS] == "gres:gpu:14"
 
 
@@ -189,7 +189,7 @@ def test_a_user_of_many_names_does_not_push_out_the_others(
 
 
 def test_a_new_keeper_goes_on_where_the_last_one_was(here: Place) -> None:
-    here.post(measured(6.0))
+    here.post(measured(5.7))
     (here.state / CURVES).unlink()
     again = Learning(CLUSTER, here.door.storing, here.door.counts, here.state, every=0.05)
 
@@ -270,7 +270,7 @@ def test_twenty_a_minute_for_each_user(here: Place) -> None:
 
 
 def test_curves_by_name(here: Place) -> None:
-    here.post(measured(6.0))
+    here.post(measured(5.7))
     here.post(measured(9.0, workload=(owned("My ResNet"),)))
     assert [one.workload for one in curves(here, query="?workload=own:my-resnet").curves] == ["own:my-resnet"]
     like = identify(SCRIPT, name="train-1").fingerprints[-1]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
+from profiler.curves import TOLERANCE
 from site_configs.site_model import Resources
 from site_configs.units import format_size
 from slurm_plugins.decide.context import Context, Curve, SlurmFacts, Workload
@@ -27,7 +28,6 @@ HEADROOM: Final = 1.2
 """Memory is never set below so many times the measured peak."""
 MOST_UNCERTAIN: Final = 0.05
 """A curve whose standard error is larger says nothing: its flat part could hide a loss that is worth having."""
-_RESOLUTION: Final = 0.01  # of the throughput: what is not missed, as in `profiler.curves`
 _QUARTER: Final = 4  # a stated value is never set below so many parts of it
 
 Number = TypeVar("Number", int, float)
@@ -38,7 +38,7 @@ _WISHES: Final[dict[str, Retune]] = {
 
 
 def knee(points: Sequence[tuple[Number, float]], uncertainty: float = 0.0) -> Number | None:
-    """The least that still gives the best throughput, but for a hundredth; None where the points do not say, as they
+    """The least that still gives the best throughput, but for `TOLERANCE`; None where the points do not say, as they
     are few or too uncertain.
 
     Uncertainty is no reason to give less: it is the best's, which all points share, so that it says little of how far
@@ -50,7 +50,7 @@ def knee(points: Sequence[tuple[Number, float]], uncertainty: float = 0.0) -> Nu
     if not points or not 0 <= uncertainty <= MOST_UNCERTAIN:
         return None
     best = max(throughput for _, throughput in points)
-    enough = best * (1 - _RESOLUTION)
+    enough = best * (1 - TOLERANCE)
     return min(amount for amount, throughput in points if throughput >= enough)
 
 
