@@ -60,6 +60,8 @@ def deliver(measured: Measured, environ: Mapping[str, str] = os.environ) -> str:
 
 def deliver_kept(environ: Mapping[str, str] = os.environ, site: Site | None = None) -> int:
     """Send what earlier runs left behind; how many are gone from there. Quick where there is nothing."""
+    with suppress(Exception):
+        _gather(environ, site)
     try:
         folder = _folder(environ, make=False)
         if folder is None:
@@ -70,6 +72,21 @@ def deliver_kept(environ: Mapping[str, str] = os.environ, site: Site | None = No
         return _send_all(files, folder, site or _site(environ))
     except Exception:  # the command is about something else
         return 0
+
+
+def _gather(environ: Mapping[str, str], site: Site | None) -> None:
+    """Keep a point of each ordinary run that has ended since. Raises OSError and more."""
+    from gsub.receipts import memory_folder
+
+    state = memory_folder(environ)
+    if state is None or not (state / "runs").is_dir():
+        return
+    import msgspec
+
+    from gsub.runs import gather
+
+    for measured in gather(state, environ, site or _site(environ)):
+        _keep(measured.id, msgspec.json.encode(measured), environ)
 
 
 def _send_all(files: list[Path], folder: Path, site: Site | None) -> int:

@@ -21,6 +21,7 @@ docs/checkpoints.md has the contract, and the same for PyTorch Lightning and Hug
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fnmatch
 import itertools
@@ -35,6 +36,7 @@ import sys
 import threading
 import time
 import zipfile
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -79,6 +81,19 @@ _HEAD = struct.Struct(
 _ENTRY = struct.Struct("=QdQ")  # steps, samples, monotonic nanoseconds
 _MAGIC = b"GSUBSTEP"
 _RING = 1024
+_PACE_OF_RUN = 1.0  # seconds between two entries of a run that nobody watches
+_FIRST_TOLD = 10.0  # seconds after its first step when it is told of first, and then ...
+_SELDOM = 60.0  # ... in twice as many each time, up to these
+_LAST_WORD = 0.5  # seconds that a process may last longer for it
+_TOLD_OF_RUN = (
+    "SLURM_JOB_ID",
+    "SLURM_CLUSTER_NAME",
+    "SLURM_JOB_PARTITION",
+    "SLURM_RESTART_COUNT",
+    "SLURM_CPUS_ON_NODE",
+    "SLURM_GPUS_ON_NODE",
+    "CUDA_VISIBLE_DEVICES",
+)
 _Path = Union[str, "os.PathLike[str]"]
 
 
@@ -284,8 +299,8 @@ def resuming() -> bool:
 def step(samples: float = 1) -> None:
     """Count a step of training, which took `samples` samples. Call it once in each step, in every rank.
 
-    It costs a fraction of a microsecond and does nothing where nobody measures (`GSUB_STEPS` names no folder). Never
-    raises.
+    It costs a fraction of a microsecond and does nothing where nobody measures (neither `GSUB_STEPS` nor `GSUB_RUNS`
+    names a folder). Never raises.
     """
     counter = _counter
     if counter.off:
@@ -311,7 +326,10 @@ class _Counter:
     def begin(self) -> None:
         """Count from 0, in a new file. Also what a process does that was forked: its steps are not its parent's."""
         self.folder = os.environ.get("GSUB_STEPS", "")
-        self.off = not self.folder
+        self.run: _Run | None = None
+        with contextlib.suppress(Exception):  # a script that imports us is not to end by it
+            self.run = None if self.folder else _Run.here()
+        self.off = not self.folder and self.run is None
         self.steps, self.entries = 0, 0
         self.samples = 0.0
         self.due = 0.0  # on the monotonic clock
@@ -319,6 +337,11 @@ class _Counter:
 
     def write(self) -> None:
         """Note the time. Raises OSError where the folder takes no file: that is tried once."""
+        if self.run is not None:
+            now = time.monotonic_ns()
+            self.run.note((self.steps, float(self.samples), now))
+            self.due = now / 1e9 + _PACE_OF_RUN
+            return
         if self.map is None:
             self.map = self._open()
         now = time.monotonic_ns()
@@ -339,6 +362,92 @@ class _Counter:
             return mmap.mmap(descriptor, size)
         finally:
             os.close(descriptor)
+
+
+class _Run:
+    """The steps of a process of an ordinary run, kept in memory and told now and then in the user's folder of state.
+
+    That folder may lie on a network: the training never waits for it, and no file there is mapped, since a page that
+    a full disk does not take ends the process. A thread writes, once a minute.
+    """
+
+    @classmethod
+    def here(cls) -> _Run | None:
+        """None outside of a job that gsub submitted, and where it has more than one node: they step together."""
+        environ = os.environ
+        folder, job = environ.get("GSUB_RUNS", ""), environ.get("SLURM_JOB_ID", "")
+        alone = environ.get("SLURM_JOB_NUM_NODES", "1") == "1" and "SLURM_HET_JOB_ID" not in environ
+        return cls(folder, job) if folder and job.isdecimal() and alone else None
+
+    def __init__(self, folder: str, job: str) -> None:
+        self.folder = folder
+        self.job = job
+        self.process = os.getpid()
+        self.path = ""
+        self.entries: deque[tuple[int, float, int]] = deque(maxlen=_RING)
+        self.ending = threading.Event()
+        self.thread: threading.Thread | None = None
+        self.begun = 0
+
+    def note(self, entry: tuple[int, float, int]) -> None:
+        """Keep it. Raises RuntimeError where no thread can be started."""
+        self.entries.append(entry)
+        self.begun = self.begun or entry[2]
+        if self.thread is None and entry[2] - self.begun >= _FIRST_TOLD * 1e9:
+            self.thread = threading.Thread(target=self._tell, name="gsub-steps", daemon=True)
+            self.thread.start()
+            atexit.register(self.end)
+
+    def end(self) -> None:
+        """Tell the last of it, within half a second."""
+        if os.getpid() != self.process:
+            return  # forked: it has no such thread, and may have its locks as they were
+        self.ending.set()
+        if self.thread is not None and self.thread.is_alive():
+            self.thread.join(_LAST_WORD)
+
+    def _tell(self) -> None:
+        pause, over = _FIRST_TOLD, False
+        while not over:
+            with contextlib.suppress(Exception):
+                self._write()
+            over = self.ending.wait(pause)
+            pause = min(2 * pause, _SELDOM)
+        with contextlib.suppress(Exception):
+            self._write()
+
+    def _write(self) -> None:
+        # Variables of a job are inherited by jobs that it submits: gsub writes down which it submitted itself
+        array = os.environ.get("SLURM_ARRAY_JOB_ID", "")
+        mark = f"{array if array.isdecimal() else self.job}.json"
+        if not os.path.isfile(os.path.join(self.folder, mark)):  # noqa: PTH113, PTH118
+            return
+        name = f"{self.job}-{_number('SLURM_RESTART_COUNT')}-{self.process}-{os.urandom(6).hex()}.run"
+        self.path = self.path or os.path.join(self.folder, name)  # noqa: PTH118
+        facts = {
+            "v": 1,
+            "mark": mark,
+            "ended": self.ending.is_set(),
+            "bound": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
+            "machine": os.cpu_count() or 0,
+            "environ": {name: os.environ[name] for name in _TOLD_OF_RUN if name in os.environ},
+        }
+        entries = b"".join(_ENTRY.pack(*each) for each in list(self.entries))
+        data = json.dumps(facts).encode("ascii") + b"\n" + entries
+        part = self.path + ".part"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | getattr(os, "O_CLOEXEC", 0)
+        descriptor = os.open(part, flags, 0o600)
+        try:
+            try:
+                whole = os.write(descriptor, data) == len(data)
+            finally:
+                os.close(descriptor)
+            if not whole:
+                raise OSError(28, "no space", part)
+            os.replace(part, self.path)  # noqa: PTH105
+        except OSError:
+            os.unlink(part)  # noqa: PTH108
+            raise
 
 
 _counter = _Counter()

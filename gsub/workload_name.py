@@ -25,6 +25,7 @@ __all__ = [
     "VARIABLE",
     "head",
     "identified",
+    "named",
     "own_name",
     "stated",
     "variable",
@@ -100,11 +101,20 @@ def variable(identity: Identity) -> str:
 
 def with_workload(line: CommandLine, script: bytes, environ: Mapping[str, str]) -> dict[str, str]:
     """The environment for `sbatch`, with the workload's names in it. Raises UserError as `identified`."""
-    told = (
-        variable(identified(line, script, environ)) if script else owned(own_name(line)).removeprefix("own:")
-    )
+    return named(line, script, environ)[0]
+
+
+def named(
+    line: CommandLine, script: bytes, environ: Mapping[str, str]
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The same, and all names of the workload; the most telling first. Raises UserError likewise."""
+    own = owned(own_name(line))
+    told, names = own.removeprefix("own:"), ((own,) if own else ())
+    if script:
+        identity = identified(line, script, environ)
+        told, names = variable(identity), identity.fingerprints
     rest = {name: value for name, value in environ.items() if name != VARIABLE}
-    return {**rest, VARIABLE: told} if told else rest
+    return ({**rest, VARIABLE: told} if told else rest), names
 
 
 def head(data: bytes, limit: int = HEAD_BYTES) -> str:

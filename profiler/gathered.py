@@ -2,24 +2,35 @@
 
 A run has several names (`profiler.workload`), and counts under each. Most names of a workload have the same runs with
 points, and the same peak; they are one `WorkloadCurve`, under the most telling of them, the others in `also`.
+
+Runs that were driven (`gsub learn`, a smoke run) make a curve. An ordinary run was alone with its count of CPUs, had
+neighbours, and was as a whole faster or slower than a driven one: its point is less sure by `ORDINARY`, and so are all
+of them at a count together, as what makes them differ may be the same each time. They refine a curve that they agree
+with, and are left out where they do not; alone they make none.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
 
 from profiler.answers import WorkloadCurve
-from profiler.curves import Curve, Point, knee, pooled
+from profiler.curves import Curve, Point, knee
 from profiler.points import Measured
 from profiler.refining import refined, standing
 
-__all__ = ["Refine", "gathered", "points_of"]
+__all__ = ["ORDINARY", "Refine", "agreeing", "gathered", "points_of"]
 
 Refine: TypeAlias = Callable[[tuple[str, ...], Sequence[Sequence[Point]], int], Curve]
 """Ids of runs, their points and their number of GPUs -> the curve; raises ValueError for none."""
 
+ORDINARY: Final = 0.05
+"""Standard deviation of an ordinary run's speed from that of a driven one with as many CPUs, as a share."""
+_AGREES: Final = 2.0  # standard errors
+_PLATEAU: Final = 0.98  # of the best: where a curve begins below that, fewer CPUs are slower
+_POWER: Final = 0.7  # by how much at least: the flattest slope that `profiler.curves` fits
 _PEAKS: Final = 10
 """Runs whose peak of memory counts, the last ones: a workload that became smaller is to be believed in the end."""
 
@@ -31,7 +42,7 @@ def gathered(
 
     `refine` may remember what it made before of the same runs.
 
-    >>> points = tuple(Point(cpus, min(cpus, 6.0), 0.05) for cpus in (16, 8, 4, 5, 7))
+    >>> points = tuple(Point(cpus, min(cpus, 5.7), 0.05) for cpus in (16, 8, 4, 5, 7))
     >>> one = Measured("0" * 32, 0.0, "learn", ("run:a", "like:b"), points=points, peak_memory=3 << 30)
     >>> [(known.workload, known.also, known.knee, known.memory_peak) for known in gathered([one], 0.0)]
     [('run:a', ('like:b',), 6, 3221225472)]
@@ -80,7 +91,18 @@ def _one(
     refine: Refine,
 ) -> WorkloadCurve:
     comparable = _comparable(newest)
-    chosen = tuple(comparable[place] for place in standing([points_of(run) for run in comparable], now))
+    driven = [run for run in comparable if run.source != "run"]
+    driven = [driven[place] for place in standing([points_of(run) for run in driven], now)]
+    ordinary = [run for run in comparable if run.source == "run"]
+    curve: Curve | None = None
+    if _counts(driven) > 1:  # one count says nothing of another
+        gpus, points = driven[0].gpus, [points_of(run) for run in driven]
+        curve = refine(_ids(driven), points, gpus)
+        ordinary = [run for run in ordinary if all(agreeing(point, curve, gpus) for point in points_of(run))]
+        if ordinary:
+            more = [(point,) for point in _together(ordinary)]
+            curve = refine(_ids([*driven, *ordinary]), [*points, *more], gpus)
+    chosen = (*driven, *ordinary)
     known = WorkloadCurve(
         names[0],
         gpu_type,
@@ -91,9 +113,8 @@ def _one(
         measured=tuple(point for run in chosen for point in points_of(run)),
         memory_peak=peak,
     )
-    if len({point.cpus for point in known.measured}) < 2:
-        return known  # one count says nothing of another
-    curve = refine(tuple(sorted(run.id for run in chosen)), [points_of(run) for run in chosen], known.gpus)
+    if curve is None:
+        return known
     return WorkloadCurve(
         known.workload,
         gpu_type,
@@ -111,6 +132,46 @@ def _one(
     )
 
 
+def _ids(runs: Iterable[Measured]) -> tuple[str, ...]:
+    return tuple(sorted(run.id for run in runs))
+
+
+def _counts(runs: Iterable[Measured]) -> int:
+    return len({point.cpus for run in runs for point in run.points})
+
+
+def agreeing(point: Point, curve: Curve, gpus: int = 1) -> bool:
+    """Whether an ordinary run's point may be one of this curve. More CPUs than were tried may be in proportion faster,
+    fewer slower.
+
+    >>> curve = Curve((2, 4, 8), (5.0, 10.0, 10.0), 10.0, 0.01, 4.0, 0.1, "saturating")
+    >>> [agreeing(Point(cpus, rate, 0.5), curve) for cpus, rate in ((4, 9.5), (4, 7.0), (1, 2.5), (16, 12.0))]
+    [True, False, True, False]
+    """
+    cpus = point.cpus / gpus
+    low = high = curve.at(cpus)
+    if cpus < curve.cpus[0]:
+        low *= cpus / curve.cpus[0]
+        if high < _PLATEAU * curve.top:
+            high *= (cpus / curve.cpus[0]) ** _POWER
+    elif cpus > curve.cpus[-1] and curve.open_end:
+        high *= cpus / curve.cpus[-1]
+    slack = _AGREES * math.hypot(point.error / point.rate, curve.error)
+    return low * (1 - slack) <= point.rate <= high * (1 + slack)
+
+
+def _together(ordinary: Iterable[Measured]) -> Iterator[Point]:
+    """A point for each count that ordinary runs had; of many it is no surer than `ORDINARY`."""
+    at: dict[int, list[Point]] = {}
+    for run in ordinary:
+        for point in points_of(run):
+            at.setdefault(point.cpus, []).append(point)
+    for cpus, some in sorted(at.items()):
+        weights = [(point.rate / point.error) ** 2 for point in some]
+        rate = sum(weight * point.rate for weight, point in zip(weights, some, strict=True)) / sum(weights)
+        yield Point(cpus, rate, ORDINARY * rate, at=max(point.at for point in some))
+
+
 def _comparable(newest: Sequence[Measured]) -> tuple[Measured, ...]:
     """The runs on so many GPUs as most is known of: a step on eight GPUs is not one on a single GPU."""
     by_gpus: dict[int, list[Measured]] = {}
@@ -118,16 +179,20 @@ def _comparable(newest: Sequence[Measured]) -> tuple[Measured, ...]:
         if run.points:
             by_gpus.setdefault(run.gpus, []).append(run)
     most = max(
-        by_gpus.values(), key=lambda runs: len(pooled(p for run in runs for p in points_of(run))), default=[]
+        by_gpus.values(),
+        key=lambda runs: (_counts(run for run in runs if run.source != "run"), _counts(runs)),
+        default=[],
     )
     return tuple(most)
 
 
 def points_of(run: Measured) -> tuple[Point, ...]:
-    """A run's points; one that does not say when it was measured was when its run was."""
+    """A run's points, those of an ordinary one less sure; one that does not say when it was measured was when its run
+    was."""
     return tuple(_dated(run))
 
 
 def _dated(run: Measured) -> Iterator[Point]:
     for point in run.points:
-        yield point if point.at else replace(point, at=run.at)
+        less = ORDINARY * point.rate if run.source == "run" else 0.0
+        yield replace(point, at=point.at or run.at, error=math.hypot(point.error, less))

@@ -50,7 +50,7 @@ class Measured(msgspec.Struct, frozen=True, omit_defaults=True):
     cluster: empty where it is not known. gpu_type: Slurm's, as in ``gres:gpu:a100:1``; empty where it names none.
     gpus: the job's on its node; cap: the CPUs that it could have used there.
     points: throughput at counts of CPUs, all GPUs together, without the warm-up; none where only memory was seen.
-    peak_memory: bytes on that node; None where it was not seen.
+    peak_memory: bytes on that node; None where it was not seen. restarts: how often the job had been requeued.
     """
 
     id: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$")]
@@ -64,6 +64,7 @@ class Measured(msgspec.Struct, frozen=True, omit_defaults=True):
     points: Annotated[tuple[Point, ...], Meta(max_length=MAX_POINTS)] = ()
     peak_memory: Annotated[int, Meta(ge=1, le=1 << 60)] | None = None
     job: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
+    restarts: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
     v: Literal[1] = 1
 
 

@@ -224,6 +224,7 @@ def _deliver(found: Learnt, command: Sequence[str], workload: str) -> str:
 
 def _show(words: Sequence[str]) -> int:
     from gsub.curve_view import plot, rows
+    from gsub.points import deliver_kept
     from gsub.service import records
     from gsub.sparkline import ramp
 
@@ -231,6 +232,7 @@ def _show(words: Sequence[str]) -> int:
     names = [word for word in words if word != "--json"]
     if len(names) > 1 or any(name.startswith("-") for name in names):
         raise UserError("gsub learn --show takes one workload", fix="gsub learn --show NAME", exit_code=USAGE)
+    deliver_kept(os.environ)
     found = [one for one in records().curves().curves if not names or _is(one, names[0])]
     if as_json:
         import msgspec

@@ -18,6 +18,7 @@ from gsub.site import Slurm, check_site
 from gsub.term import Spinner, harmless, is_terminal
 
 if TYPE_CHECKING:
+    from gsub.announcing import Announcing
     from gsub.smoke.beside import Beside
 
 
@@ -64,10 +65,11 @@ def _submit(line: CommandLine, environ: Mapping[str, str], slurm: Slurm) -> int:
 
     looked = gate(line, environ, folder)
     smoke, stdin = _smoke(line, looked.stdin, environ, slurm)
-    environ = _named(line, stdin, environ, slurm)
+    environ, announcing = _named(line, stdin, environ, slurm)
     # Handed on as it is, unless we are asked for more than sbatch would say.
     words: Sequence[str] = line.audible if as_json or watch or smoke is not None else line.sbatch
-    listener = _Screen(line, silent=as_json or (smoke is not None and line.given("quiet")), smoke=smoke)
+    silent = as_json or (smoke is not None and line.given("quiet"))
+    listener = _Screen(line, silent=silent, smoke=smoke, announcing=announcing)
     plain = words
     if smoke is not None:
         from gsub.smoke.beside import InterruptedSubmission
@@ -88,6 +90,7 @@ def _submit(line: CommandLine, environ: Mapping[str, str], slurm: Slurm) -> int:
     if smoke is not None and answer.returncode > 0 and smoke.took_its_place(answer.errors):
         answer = run(plain, listener.listener(), environ=environ, folder=folder, stdin=stdin)
         listener.spinner.hide()
+    announcing.end()
     if answer.returncode < 0:
         return _die_likewise(-answer.returncode)
     if answer.returncode and answer.submitted is None and answer.errors:
@@ -116,24 +119,31 @@ def _submit(line: CommandLine, environ: Mapping[str, str], slurm: Slurm) -> int:
 
 def _named(
     line: CommandLine, given: bytes | None, environ: Mapping[str, str], slurm: Slurm
-) -> Mapping[str, str]:
-    """The job's environment with its workload's name in it, where the site has use for that."""
-    from gsub.workload_name import own_name, with_workload
+) -> tuple[Mapping[str, str], Announcing]:
+    """The job's environment with its workload's name in it, where the site has use for that; and where its steps go."""
+    from gsub.announcing import RUNS, Announcing, runs_folder
+    from gsub.workload_name import named, own_name
 
+    environ = {name: value for name, value in environ.items() if name != RUNS}  # of the job that we are in
+    nothing = environ, Announcing((), environ, "")
     if slurm.site is None or environ.get("GSUB", "").strip().lower() == "off":
         own_name(line)  # wrong is wrong everywhere
-        return environ
+        return nothing
     from gsub.preflight.gate import text_of
 
     reads = line.script is not None or line.wrap is not None
     try:
-        return with_workload(line, given if given is not None else text_of(line) if reads else b"", environ)
+        text = given if given is not None else text_of(line) if reads else b""
+        environ, names = named(line, text, environ)
+        if names and slurm.site.service.url and (folder := runs_folder(environ)):
+            environ[RUNS] = folder
+        return environ, Announcing(names, environ, slurm.site.cluster)
     except UserError:
         raise
     except Exception:
         if "--debug" in line.ours:
             raise
-        return environ  # our bug: a name is not worth the job
+        return nothing  # our bug: a name is not worth the job
 
 
 def _smoke(
@@ -186,10 +196,13 @@ def _meant(line: CommandLine, error: UserError) -> UserError:
 class _Screen:
     """Hands on what sbatch says; on a terminal it adds what became of the request."""
 
-    def __init__(self, line: CommandLine, *, silent: bool, smoke: Beside | None = None) -> None:
+    def __init__(
+        self, line: CommandLine, *, silent: bool, smoke: Beside | None, announcing: Announcing
+    ) -> None:
         self.line = line
         self.silent = silent
         self.smoke = smoke
+        self.announcing = announcing
         # sbatch reads the script from the keyboard: no spinner over the user's typing
         typing = line.script is None and line.wrap is None
         self.spinner = Spinner(allowed=not typing)
@@ -213,6 +226,7 @@ class _Screen:
 
     def submitted(self, job: Submitted) -> None:
         self.job = job
+        self.announcing.start(job.job_id, job.cluster)
         if self.smoke is not None:
             self.smoke.begun(job.job_id)
         plain = self.silent or self.line.given("parsable") or not is_terminal(sys.stdout)

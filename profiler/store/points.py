@@ -1,8 +1,8 @@
 """What runs of workloads measured, kept for each user apart, and no more of it than curves are made from.
 
 Of one user there are `WORKLOADS` workloads at most, each type of GPU on its own (those that were measured last stay),
-of each `RUNS` runs with points and as many of which only the memory is known: a sweep of thousands of ordinary runs
-must not push out the one that learnt.
+of each `RUNS` runs that were driven, `RUNS` ordinary ones with a point, and as many of which only the memory is known:
+a sweep of thousands of ordinary runs must not push out the one that learnt.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ def _trim(connection: Connection, cluster: str, uid: int) -> None:
     """Remove what is more than may be kept of a user."""
     table = profile_point.c
     found = connection.execute(
-        select(table.pk, table.family, table.gpu_type, table.counts)
+        select(table.pk, table.family, table.gpu_type, table.counts, table.source)
         .where(table.cluster == cluster, table.uid == uid)
         .order_by(table.at.desc(), table.pk.desc())
     ).all()
-    kept: dict[tuple[str, str, bool], int] = {}
+    kept: dict[tuple[str, str, bool, bool], int] = {}
     families: dict[tuple[str, str], None] = {}
     over = []
     for row in found:
@@ -78,7 +78,7 @@ def _trim(connection: Connection, cluster: str, uid: int) -> None:
             over.append(row.pk)
             continue
         families[row.family, row.gpu_type] = None
-        key = (row.family, row.gpu_type, row.counts > 0)
+        key = (row.family, row.gpu_type, row.counts > 0, row.source == "run")
         kept[key] = kept.get(key, 0) + 1
         if kept[key] > RUNS:
             over.append(row.pk)

@@ -54,6 +54,14 @@ def test_a_sweep_does_not_push_out_the_run_that_learnt(store: Store) -> None:
     assert store.measuring("lab") == (1, 2) and len(store.measured("other", 1)) == 1
 
 
+def test_nor_do_ordinary_runs_that_told_their_steps(store: Store) -> None:
+    store.put_points("lab", 1, [run(0, learnt=True)])
+    sweep = [msgspec.structs.replace(run(number), points=points(6.0)[:1]) for number in range(1, 2 * RUNS)]
+    store.put_points("lab", 1, sweep)
+    kept = store.measured("lab", 1)
+    assert len(kept) == RUNS + 1 and kept[-1].source == "learn"
+
+
 def test_the_workloads_that_were_measured_last_stay(store: Store) -> None:
     store.put_points("lab", 1, [run(number, f"own:{number}") for number in range(WORKLOADS + 7)])
     kept = store.measured("lab", 1)
