@@ -1,13 +1,15 @@
-"""What smoke costs the start of good jobs on a busy cluster: race, gate and plain sbatch, at the same time.
+"""What smoke costs the start of good jobs on a busy cluster: race, gate and no smoke, at the same time.
 
-    python -m tests.bench.smoke_start [--slurm RELEASE] [--rounds N] [--seed N] [--jobs N] [--json FILE]
+    python -m tests.bench.smoke_start [--slurm RELEASE] [--rounds N] [--seed N] [--jobs N] [--ways WAY...] [--json FILE]
 
-Four clusters of 4 nodes x 8 emulated GPUs live the same minutes side by side: other people's jobs that fill the GPUs,
-and 8-GPU jobs of a user whose scripts are well, submitted by plain `sbatch`, by plain `sbatch` on another cluster (what
-differs there is chance), by `gsub --smoke=race` and by `gsub --smoke=gate`. Jobs end long before their time limits, as
-they do, and their priority grows with their age. Told are the waits of the user's jobs and of the others', from the
-command to the start by Slurm's books (whole seconds), and the difference to plain sbatch, job by job. A smoke run takes
-30 s here, a job 40 s, and a wait a minute or two.
+Clusters of 4 nodes x 8 emulated GPUs live the same minutes side by side: other people's jobs that fill the GPUs, and
+8-GPU jobs of a user whose scripts are well, submitted by plain `sbatch`, by `gsub --no-smoke`, by that on another
+cluster (what differs there is chance), by `gsub --smoke=race` and by `gsub --smoke=gate`. Jobs end long before their
+time limits, as they do, and their priority grows with their age. Told are the waits of the user's jobs and of the
+others', from the command to the start by Slurm's books (whole seconds), and the difference to `gsub --no-smoke`, job by
+job: the command itself takes a second here, and many where all share a busy machine, and who comes later starts later.
+Beside that stands what smoke runs cost directly: for how long they alone held the node on which a job of 8 GPUs started
+then. A smoke run takes 30 s here, a job 40 s, and a wait a minute or two.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ from site_configs.devcluster.spec import RELEASES, Release
 from tests.bench.smoke_scripts import Case
 from tests.bench.smoke_stage import Stage, Times, stage
 
-Way = Literal["sbatch", "again", "race", "gate"]
-WAYS: Final[tuple[Way, ...]] = ("sbatch", "again", "race", "gate")
-"""`again`: plain sbatch a second time. What differs there is chance."""
+Way = Literal["sbatch", "plain", "again", "race", "gate"]
+WAYS: Final[tuple[Way, ...]] = ("sbatch", "plain", "again", "race", "gate")
+"""`plain`: gsub without smoke. `again`: the same a second time. What differs there is chance."""
 SMOKE_S: Final = 30.0
 EVERY_S: Final = 9.0
 """Seconds between two jobs of the user's."""
@@ -58,6 +60,7 @@ class Wait:
 
     name: str
     ours: bool
+    gpus: int
     seconds: float | None
     queued: float | None
     called: float
@@ -92,9 +95,8 @@ class Lived:
 def arrivals(seed: int, jobs: int) -> list[Arrival]:
     """A cluster that is full from the beginning, and stays so while the user's jobs come.
 
-    Others come some seconds apart from the user's: `gsub` takes a second or two longer than `sbatch` (here, where four
-    clusters share the machine), and a job of one GPU that goes ahead in this second can keep one of eight waiting until
-    the next node is free. That is a cost of the command, which is told apart, and would hide that of smoke.
+    Others come some seconds apart from the user's: a job of one GPU that goes ahead in the second that a command takes
+    can keep one of eight waiting until the next node is free, and would hide what smoke costs.
     """
     chance = random.Random(seed)
     found = [Arrival(0.0, 8, 15 + 12 * number, 3, ours=False) for number in range(4)]
@@ -129,7 +131,9 @@ def lived(here: Stage, way: Way, comes: Sequence[Arrival], began: float) -> Live
         seconds = None if start is None else max(0.0, start - at)
         queued = None if start is None or told.submitted is None else start - told.submitted
         moments = (since(start), since(told.ended))
-        waits.append(Wait(name, job.ours, seconds, queued, at - began, *moments, told.nodes, told.state))
+        waits.append(
+            Wait(name, job.ours, job.gpus, seconds, queued, at - began, *moments, told.nodes, told.state)
+        )
     smokes, spent = [], 0
     for number, told in times.items():
         if told.name.startswith("smoke-"):
@@ -144,8 +148,8 @@ def lived(here: Stage, way: Way, comes: Sequence[Arrival], began: float) -> Live
 def _submit(here: Stage, way: Way, number: int, job: Arrival) -> tuple[str, str]:
     name = f"{'ours' if job.ours else 'other'}{number:03}"
     options = (f"--gpus-per-node={job.gpus}", f"--time={job.limit}")
-    plain = way in ("sbatch", "again")
-    command, words = ("sbatch", ()) if plain else ("gsub", (f"--smoke={way}",))
+    smoke = f"--smoke={way}" if way in ("race", "gate") else "--no-smoke"
+    command, words = ("sbatch", ()) if way == "sbatch" else ("gsub", (smoke,))
     # each script is another one: a pass that is remembered would spare the smoke run
     case = Case(name, f"{HEAD}# {name}\nsleep {job.runs}\n", words=options)
     asked = here.submit(case, name, *words, command=command)
@@ -154,33 +158,34 @@ def _submit(here: Stage, way: Way, number: int, job: Arrival) -> tuple[str, str]
     return name, asked.job
 
 
-def measured(release: Release, seed: int, jobs: int) -> dict[Way, Lived]:
+def measured(release: Release, seed: int, jobs: int, ways: Sequence[Way]) -> dict[Way, Lived]:
     """One round: the same jobs in each way, in the same minutes."""
     comes = arrivals(seed, jobs)
-    with ExitStack() as stack, ThreadPoolExecutor(len(WAYS)) as pool:
+    with ExitStack() as stack, ThreadPoolExecutor(len(ways)) as pool:
         stages = [
             stack.enter_context(stage(f"start-{way}-{os.getpid() % 100000}", release, 4, 60, SMOKE_S))
-            for way in WAYS
+            for way in ways
         ]
         for here in stages:
             here.aged()
         began = time.time() + 2
-        tasks = [pool.submit(lived, here, way, comes, began) for here, way in zip(stages, WAYS, strict=True)]
-        return {way: task.result() for way, task in zip(WAYS, tasks, strict=True)}
+        tasks = [pool.submit(lived, here, way, comes, began) for here, way in zip(stages, ways, strict=True)]
+        return {way: task.result() for way, task in zip(ways, tasks, strict=True)}
 
 
 def tell(rounds: Sequence[Mapping[Way, Lived]]) -> None:
     """The table, and the differences job by job: from the command, and from the place in the queue."""
     print(
-        "| way | jobs | wait: mean | median | most | beside sbatch: mean +- error (quartiles) "
-        "| the same from the queue | behind smoke runs alone | others' mean | smoke GPU-s | smoke runs |"
+        "| way | jobs | wait: mean | median | most | beside plain: mean +- error (quartiles) "
+        "| the same from the queue | held up by smoke runs alone: ours | others | others' mean | smoke GPU-s "
+        "| smoke runs |"
     )
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
-    for way in WAYS:
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
+    for way in rounds[0]:
         pairs = [
             (mine, plain)
             for found in rounds
-            for mine, plain in zip(found[way].waits, found["sbatch"].waits, strict=True)
+            for mine, plain in zip(found[way].waits, found["plain"].waits, strict=True)
             if mine.ours
         ]
         waits = [mine.seconds for mine, _ in pairs if mine.seconds is not None]
@@ -192,8 +197,10 @@ def tell(rounds: Sequence[Mapping[Way, Lived]]) -> None:
             for row in found[way].waits
             if not row.ours and row.seconds is not None
         ]
-        held = [seconds for found in rounds for seconds in behind(found[way])]
-        direct = f"{sum(1 for one in held if one)} jobs, {statistics.mean(held):.1f} s each of all"
+        direct = " | ".join(
+            _held([seconds for found in rounds for seconds in behind(found[way], ours)])
+            for ours in (True, False)
+        )
         spent = sum(found[way].gpu_seconds for found in rounds)
         came = Counter(run.outcome or "none" for found in rounds for run in found[way].smokes)
         print(
@@ -203,14 +210,13 @@ def tell(rounds: Sequence[Mapping[Way, Lived]]) -> None:
         )
 
 
-def behind(found: Lived) -> list[float]:
-    """Seconds for which a job of the user's node was held by nothing but smoke runs before the job started on it.
-
-    An upper bound of what smoke runs cost directly: it may not have been the job's turn.
+def behind(found: Lived, ours: bool) -> list[float]:
+    """For each job of a whole node, the user's or the others': seconds for which nothing but smoke runs held its node
+    before it started there, while it waited. It need not have been the job's turn, so this is the most that they cost.
     """
     held = []
     for job in found.waits:
-        if not job.ours or job.started is None or job.seconds is None:
+        if job.ours is not ours or job.gpus < 8 or job.started is None:
             continue
         queued = job.started - (job.queued or 0.0)
         own = [one for one in found.waits if one.nodes == job.nodes and one.name != job.name]
@@ -222,6 +228,13 @@ def behind(found: Lived) -> list[float]:
         ]
         held.append(max(0.0, max(smokes, default=0.0) - max([queued, *ends])))
     return held
+
+
+def _held(seconds: Sequence[float]) -> str:
+    """How many of the jobs, the mean over all of them, and the most."""
+    held = [one for one in seconds if one]
+    mean = sum(held) / max(1, len(seconds))
+    return f"{len(held)} of {len(seconds)} jobs: {mean:.1f} s, at most {max(held, default=0):.0f} s"
 
 
 def _beside(pairs: Sequence[tuple[float | None, float | None]]) -> str:
@@ -239,9 +252,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=9, help="of the user")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS, help="`plain` is always among them")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every job and smoke run there, too")
     asked = parser.parse_args()
-    rounds = [measured(asked.slurm, asked.seed + number, asked.jobs) for number in range(asked.rounds)]
+    ways = [way for way in WAYS if way == "plain" or way in asked.ways]
+    rounds = [measured(asked.slurm, asked.seed + number, asked.jobs, ways) for number in range(asked.rounds)]
     if asked.json:
         plain = [{way: asdict(lived) for way, lived in found.items()} for found in rounds]
         asked.json.write_text(json.dumps(plain))
