@@ -275,28 +275,24 @@ def print_json(facts: Mapping[str, object]) -> None:
 
 def installed_table(environ: Mapping[str, str], folder: str) -> Table:
     """The options of the sbatch that is installed here, those of the site's plugins included."""
-    import re
     import subprocess
 
-    program = str(Path(folder, PROGRAM)) if folder else PROGRAM
+    from gsub.sbatch_release import sbatch_release
 
-    def ask(option: str) -> str:
-        try:
-            answer = subprocess.run(
-                [program, option],
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=10,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return ""  # the submission itself will tell what is wrong
-        return answer.stdout.decode(errors="replace")
-
-    version = re.search(r"(\d\d\.\d\d)", ask("--version"))
-    table = Table.of_release(version[1]) if version else Table.of_all()
-    return table.with_help(ask("--help"))
+    try:
+        told = subprocess.run(
+            [str(Path(folder, PROGRAM)) if folder else PROGRAM, "--help"],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=10,
+            check=False,
+        ).stdout.decode(errors="replace")
+    except (OSError, subprocess.TimeoutExpired):
+        told = ""  # the submission itself will tell what is wrong
+    release = sbatch_release(environ, folder)
+    table = Table.of_release(f"{release[0]:02d}.{release[1]:02d}") if release else Table.of_all()
+    return table.with_help(told)
 
 
 def _die_likewise(number: int) -> int:

@@ -5,14 +5,13 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from typing import Final
 
-from gsub.preflight.children import child
 from gsub.preflight.paths import no_writing, short
 from gsub.preflight.places import certain, shown
 from gsub.preflight.values import Finding, Level, Submission
+from gsub.sbatch_release import sbatch_release
 
 __all__ = ["output", "targets"]
 
@@ -20,6 +19,7 @@ _MAKES_NONE: Final = (22, 5)
 """The last release seen that makes no folders for output files."""
 _MAKES: Final = (24, 11)
 """The first one seen that does."""
+_SECONDS: Final = 1.9  # a check has 2 s
 
 
 def targets(submission: Submission) -> Iterator[tuple[str, int, str, str]]:
@@ -60,10 +60,7 @@ def output(submission: Submission) -> Iterator[Finding]:
 
 def _makes_folders(submission: Submission) -> bool | None:
     """Whether this Slurm makes the folders of output files itself; None where that was not seen."""
-    folder = f"{submission.slurm_folder}/" if submission.slurm_folder else ""
-    said = child([f"{folder}sbatch", "--version"], environ=submission.environ)
-    found = re.search(r"(\d\d)\.(\d\d)", said.out)
-    if said.code != 0 or found is None:
+    release = sbatch_release(submission.environ, submission.slurm_folder, seconds=_SECONDS)
+    if release is None:
         return None
-    release = (int(found[1]), int(found[2]))
     return False if release <= _MAKES_NONE else True if release >= _MAKES else None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from gsub.sbatch_release import sbatch_release
 from gsub.smoke import dependency
 from gsub.smoke.options import Wish, unasked, wish
 from gsub.smoke.request import NoSmokeError, Real, cap_of, environment, first_task, real_job, words
@@ -72,7 +73,7 @@ def prepare(
             raise NoSmokeError("there is no script to try")
         if wanted is None and not _names_gpus(line, text, environ):
             return None
-        real = real_job(line, text, environ, _release(environ, folder))
+        real = real_job(line, text, environ, sbatch_release(environ, folder) or _UNKNOWN)
         wanted = wanted or unasked(site.smoke, real.gpus, opted_out=_opted_out(real, environ))
         if wanted is None:
             return None
@@ -223,25 +224,3 @@ def _opted_out(real: Real, environ: Mapping[str, str]) -> bool:
     return environ.get("GSUB", "").strip().lower() == "off" or "gsub:off" in re.split(
         r"[\s,;]+", real.comment.lower()
     )
-
-
-def _release(environ: Mapping[str, str], folder: str) -> tuple[int, int]:
-    """The release of this Slurm, as its sbatch tells it."""
-    import re
-    import subprocess
-
-    from gsub.sbatch import PROGRAM
-
-    try:
-        said = subprocess.run(
-            [str(Path(folder, PROGRAM)) if folder else PROGRAM, "--version"],
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=10,
-            check=False,
-        ).stdout.decode(errors="replace")
-    except (OSError, subprocess.TimeoutExpired):
-        return _UNKNOWN
-    found = re.search(r"(\d\d)\.(\d\d)", said)
-    return (int(found[1]), int(found[2])) if found else _UNKNOWN

@@ -31,6 +31,8 @@ import json, os, pathlib, sys, time
 here = pathlib.Path(os.environ["FAKE"])
 name, words = os.path.basename(sys.argv[0]), sys.argv[1:]
 if words[:1] == ["--version"]:
+    with open(here / "versions", "a") as file:
+        file.write("asked\\n")
     print("slurm 24.11.5"); sys.exit()
 smoke = any(word.startswith("--job-name=smoke-") for word in words)
 stdin = "" if name == "scancel" or sys.stdin.isatty() else sys.stdin.read()
@@ -425,3 +427,10 @@ def test_a_dry_run_tells_the_price_and_submits_nothing(gsub: Gsub) -> None:
     assert all("--test-only" in call.words or "--help" in call.words for call in gsub.calls)
     facts = json.loads(gsub("--dry-run", "--smoke", "--json", "--wrap=hostname").stdout)
     assert "no GPU" in facts["smoke"][0]
+
+
+def test_sbatch_is_asked_for_its_release_once(gsub: Gsub) -> None:
+    (gsub.folder / "t.sh").write_text(SCRIPT.replace("-o mine.txt", "-o logs/mine.txt"))
+    done = gsub("--smoke", "t.sh", GSUB_PREFLIGHT="")
+    assert done.returncode == 0, done.stderr
+    assert (gsub.fake / "versions").read_text() == "asked\n"
