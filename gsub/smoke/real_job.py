@@ -23,6 +23,7 @@ __all__ = ["EVERY", "Poller", "Slurm", "Standing", "standing", "waits_for"]
 EVERY: Final = 2.0
 """Seconds between two turns (`gsub.smoke.looking`)."""
 _SHARE: Final = 10  # times as long as a turn took, nothing is asked: slurmctld may have much to do
+_PAUSE: Final = 30.0  # seconds; not longer than that
 _DEADLINE: Final = 10.0  # seconds of one command
 _ATTEMPTS: Final = 4  # to hold, each with a look at what came of the one before
 Standing = Literal["waits", "started", "gone", "way", "unknown"]
@@ -193,4 +194,5 @@ class Poller:
             if found in ("started", "gone", "way"):
                 self.left = found
                 return
-            self._stop.wait(max(self._every, _SHARE * (time.monotonic() - begun)))
+            took = time.monotonic() - begun
+            self._stop.wait(max(self._every, min(_SHARE * took, _PAUSE)))
