@@ -10,6 +10,7 @@ import click
 __all__ = ["admin"]
 
 _MODULES: Final = {
+    "audit": "audit",
     "backup": "store",
     "db": "store",
     "doctor": "doctor",
@@ -38,8 +39,8 @@ class _Lazy(click.Group):
 
 @click.group(cls=_Lazy)
 def admin() -> None:
-    """For a site's administrators: installing gsub and taking it off, its mode, its store of records, its failures,
-    its nodes.
+    """For a site's administrators: installing gsub and taking it off, its mode, its store of records, its audit,
+    its failures, its nodes.
 
     Exit codes: 0 done, 1 it did not work, 2 wrong usage or configuration.
     """

@@ -22,8 +22,9 @@ from gsub.term import one_line
 if TYPE_CHECKING:
     from profiler.store import Store
 
-__all__ = ["backup", "db", "restore"]
+__all__ = ["backup", "cluster_of", "db", "of_store", "opened", "restore", "telling"]
 
+_OF_REPORTS: Final = ("numpy", "pandas", "pyarrow")
 _F = TypeVar("_F", bound=Callable[..., object])
 
 _SQLITE: Final = "sqlite:///"
@@ -33,7 +34,8 @@ _LOCK: Final = "keeper.lock"
 """The keeper's, in gsubd's --state, where the store is too unless the site file says otherwise."""
 
 
-def _of_store(command: _F) -> _F:
+def of_store(command: _F) -> _F:
+    """A command that is told which store: the option `--store`."""
     option = click.option(
         "--store", "url", metavar="URL", help="Another store than the site file's store.url."
     )
@@ -42,7 +44,7 @@ def _of_store(command: _F) -> _F:
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@_of_store
+@of_store
 def backup(file: Path, url: str | None) -> None:
     """Copy the whole store to FILE, while the service goes on writing.
 
@@ -54,7 +56,7 @@ def backup(file: Path, url: str | None) -> None:
             fix="give another name, like gsub-$(date +%F).backup",
             exit_code=USAGE,
         )
-    with _opened(url) as store, _telling():
+    with opened(url) as store, telling():
         copied = store.backup(file)
     print(f"{one_line(str(file))}: schema {copied.schema}, {_rows(copied.rows)}")
 
@@ -62,7 +64,7 @@ def backup(file: Path, url: str | None) -> None:
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--replace", is_flag=True, help="Remove what the store holds.")
-@_of_store
+@of_store
 def restore(file: Path, replace: bool, url: str | None) -> None:
     """Fill the store from FILE, which `gsub admin backup` made.
 
@@ -72,7 +74,7 @@ def restore(file: Path, replace: bool, url: str | None) -> None:
     found, user = _store_url(url)
     _check_place(found, made=True)
     _refuse_running(found)
-    with _telling():
+    with telling():
         from profiler.store import restore as fill
 
         copied = fill(file, found, replace=replace)
@@ -86,18 +88,18 @@ def db() -> None:
 
 
 @db.command()
-@_of_store
+@of_store
 def version(url: str | None) -> None:
     """Print the store's schema."""
-    with _opened(url) as store, _telling():
+    with opened(url) as store, telling():
         print(f"schema {store.version() or 'none'}, in {one_line(store.name)}")
 
 
 @db.command()
-@_of_store
+@of_store
 def upgrade(url: str | None) -> None:
     """Make the store's tables, or bring them to the schema of this gsub. The service does so when it starts."""
-    with _opened(url, made=True) as store, _telling():
+    with opened(url, made=True) as store, telling():
         before, after = store.migrate()
     _hand_over(*_store_url(url))
     done = "is up to date" if before == after else f"was {before or 'none'}"
@@ -112,14 +114,14 @@ def _rows(rows: Mapping[str, int]) -> str:
 
 
 @contextlib.contextmanager
-def _opened(url: str | None, *, made: bool = False) -> Iterator[Store]:
+def opened(url: str | None, *, made: bool = False, read_only: bool = False) -> Iterator[Store]:
     """The store. `made`: its file may be made. Raises UserError."""
     found, _ = _store_url(url)
     _check_place(found, made=made)
-    with _telling():
+    with telling():
         from profiler.store import open_store
 
-        store = open_store(found)
+        store = open_store(found, read_only=read_only)
     try:
         yield store
     finally:
@@ -140,6 +142,22 @@ def _store_url(url: str | None) -> tuple[str, str]:
             exit_code=USAGE,
         )
     return site.store.url, site.service.user
+
+
+def cluster_of(name: str | None) -> str:
+    """The cluster that is asked about: the site file's, if none is named. Raises UserError."""
+    from gsub.site import read_site
+
+    site = None if name is not None else read_site(os.environ)
+    if site is not None:
+        return site.cluster
+    if name is None:
+        raise UserError(
+            "there is no site file here, so no cluster is known",
+            fix="name the cluster with --cluster",
+            exit_code=USAGE,
+        )
+    return name
 
 
 def _check_place(url: str, *, made: bool) -> None:
@@ -226,15 +244,18 @@ def _hand_over(url: str, user: str) -> None:
 
 
 @contextlib.contextmanager
-def _telling() -> Iterator[None]:
+def telling() -> Iterator[None]:
     """Tell what the store cannot do, and what is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        extra = "service,postgresql" if package == "psycopg" else "service"
+        extra = {"psycopg": "service,postgresql"}.get(package, "service")
+        what = "this gsub cannot open a store"
+        if package in _OF_REPORTS:
+            extra, what = "service,report", "this gsub cannot make reports"
         raise UserError(
-            "this gsub cannot open a store",
+            what,
             why=f"{package} is not installed here",
             fix=f"pip install 'gsub[{extra}]' into gsub's environment; it is needed on the service's host only",
             exit_code=USAGE,

@@ -1,0 +1,174 @@
+"""`gsub admin audit`: what a site's GPUs were used for over a span of time, out of the store of records."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from gsub.commands.admin.reasons import moment
+from gsub.commands.admin.store import cluster_of, of_store, opened, telling
+from gsub.errors import USAGE, UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from profiler.report.figures import Table
+    from profiler.report.files import About
+    from profiler.store import Store
+
+__all__ = ["audit"]
+
+BY: Final = ("user", "account", "partition", "reason", "gpu-type")
+"""As `profiler.report.figures` has them, which would bring pandas along."""
+_STEP: Final = 100_000
+"""Attempts between two words of progress."""
+
+
+@click.command()
+@click.option(
+    "--since", default="30d", metavar="WHEN", help="That ran then or later: 12h, 30d, 8w, 2026-11-01. [30d]"
+)
+@click.option("--until", metavar="WHEN", help="That ran before then. [now]")
+@click.option(
+    "--by", "split", multiple=True, type=click.Choice(BY), help="Also by this; may be said several times."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--csv", "csv", type=click.Path(path_type=Path), metavar="DIR", help="Write the tables as CSV into DIR."
+)
+@click.option(
+    "--parquet",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="... as Parquet, with the data frame of all jobs.",
+)
+@click.option(
+    "--pseudonyms", is_flag=True, help="Made-up names for users, accounts and jobs: for publishing."
+)
+@click.option("--cluster", metavar="NAME", help="Another cluster than the site file's.")
+@of_store
+def audit(  # noqa: PLR0917 - click gives them by their names
+    since: str,
+    until: str | None,
+    split: tuple[str, ...],
+    as_json: bool,
+    csv: Path | None,
+    parquet: Path | None,
+    pseudonyms: bool,
+    cluster: str | None,
+    url: str | None,
+) -> None:
+    """What the GPUs were used for: hours by outcome, utilisation, failures, waste, waiting, locality.
+
+    Of all attempts at jobs that ran from --since on and before --until; GPU-hours are those in between. Each table
+    says how many attempts it rests on, and of how many something is not known. Run this where the store can be
+    reached. JSON, CSV and Parquet are split by all that --by knows, unless it is given.
+    """
+    from profiler.wording import plain
+
+    if sum((as_json, csv is not None, parquet is not None)) > 1:
+        raise UserError(
+            "--json, --csv and --parquet exclude each other", fix="give one of them", exit_code=USAGE
+        )
+    now = time.time()
+    begin = moment(since, now, "--since")
+    end = now if until is None else min(now, moment(until, now, "--until"))
+    if begin >= end:
+        raise UserError(
+            "--since lies after --until, or in the future", fix="turn them round", exit_code=USAGE
+        )
+    name = cluster_of(cluster)
+    with opened(url, read_only=True) as store, telling():
+        if parquet is not None:
+            import pyarrow  # noqa: F401 - told before the work, not after
+        frame = _frame(store, name, begin, end)
+        if not len(frame):
+            raise _nothing(store, name, begin, end)
+    from profiler.report.figures import audit as figures
+    from profiler.report.files import About
+    from profiler.report.files import as_json as json_of
+    from profiler.report.frames import pseudonymous
+
+    if pseudonyms:
+        frame = pseudonymous(frame)
+    about = About(name, begin, end, pseudonyms)
+    folder = csv or parquet
+    everything = as_json or folder is not None
+    tables = figures(frame, since=begin, until=end, split=split or (BY if everything else ()))
+    if as_json:
+        print(json_of(about, tables))
+    elif folder is not None:
+        _put(folder, about, tables, None if parquet is None else frame)
+        print(f"{plain(str(folder))}: {len(tables)} tables of {len(frame):,} attempts")
+    else:
+        from gsub.audit_view import show
+
+        show(about, tables)
+
+
+def _frame(store: Store, cluster: str, since: float, until: float) -> pd.DataFrame:
+    """The attempts, with a sign of life while they are read."""
+    from gsub.term import Spinner
+    from profiler.report.frames import jobs
+
+    spinner = Spinner()
+    shown = 0
+
+    def progress(count: int) -> None:
+        nonlocal shown
+        if count - shown >= _STEP:
+            shown = count
+            spinner.show(f"{count:,} attempts read")
+
+    try:
+        store.check()
+        return jobs(store, cluster=cluster, since=since, until=until, progress=progress)
+    finally:
+        spinner.hide()
+
+
+def _nothing(store: Store, cluster: str, since: float, until: float) -> UserError:
+    """What to tell where nothing ran."""
+    from datetime import datetime
+
+    from profiler.report.frames import span
+
+    days = [datetime.fromtimestamp(at).strftime("%Y-%m-%d") for at in (since, until)]
+    known = span(store, cluster)
+    if known is None:
+        return UserError(
+            f"the store has no jobs of the cluster {cluster}",
+            fix="name another cluster with --cluster, or another store with --store",
+        )
+    first, last = (datetime.fromtimestamp(at).strftime("%Y-%m-%d") for at in known)
+    return UserError(
+        f"no job ran from {days[0]} to {days[1]}",
+        why=f"the jobs in the store started from {first} to {last}",
+        fix=f"gsub admin audit --since {first}",
+    )
+
+
+def _put(folder: Path, about: About, tables: list[Table], frame: pd.DataFrame | None) -> None:
+    """Write the files. Raises UserError, and then nothing is there."""
+    from profiler.report.files import FolderError, put_csv, put_parquet
+
+    try:
+        if frame is None:
+            put_csv(folder, about, tables)
+        else:
+            put_parquet(folder, about, tables, frame)
+    except FolderError:
+        raise UserError(
+            f"{folder} is there already; nothing was written",
+            fix="name a folder that is not there yet, or an empty one",
+            exit_code=USAGE,
+        ) from None
+    except OSError as error:
+        raise UserError(
+            f"{folder} cannot be written; nothing is left of it",
+            why=error.strerror or str(error),
+            fix="make room there, or name a folder on another disk",
+        ) from error
