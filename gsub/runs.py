@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Mark", "gather"]
 
-_SILENT: Final = 180.0  # seconds after which a process that told nothing may have ended: it tells once in 60
+_SILENT: Final = 90.0  # seconds after which a process that told nothing may have ended: it tells once in 60
 _AT_ONCE: Final = 5  # runs that one command looks after
 _SECONDS: Final = 2.0  # and for how long
 _MOST: Final = 128 * 1024  # bytes of a file
@@ -164,21 +164,23 @@ def _standing(
     from slurm_plugins.client.errors import SlurmError
     from slurm_plugins.client.runner import Runner
 
-    def ask(*words: str) -> str:
-        with suppress(SlurmError, OSError):
-            done = runner.read(words)
-            return done.stdout if done.returncode == 0 else ""
-        return ""
-
     runner = Runner(_slurm(environ, site), timeout=_SECONDS)
-    text = ask("scontrol", "show", "job", "--details", str(job))
+    try:
+        done = runner.read(["scontrol", "show", "job", "--details", str(job)])
+    except (SlurmError, OSError):
+        return False, ""
+    text = done.stdout
     state = re.search(r"\bJobState=([A-Z_]+)", text)
     count = re.search(r"\bRestarts=(\d+)", text)
+    if state is None and "Invalid job id" not in done.stderr:
+        return False, ""
     if state is not None and state[1] in _UNDER_WAY and (count is None or int(count[1]) <= restarts):
         return False, ""
     kind = _kind(text)
     if kind is None:
-        kind = _kind(ask("sacct", "-n", "-P", "-X", "-j", str(job), "-o", "AllocTRES"))
+        with suppress(SlurmError, OSError):
+            words = ["sacct", "-n", "-P", "-X", "-j", str(job), "-o", "AllocTRES"]
+            kind = _kind(runner.read(words, daemon="slurmdbd").stdout)
     declared = None
     if kind is None and site is not None:
         declared = site.partitions.get(theirs.get("SLURM_JOB_PARTITION", ""))
@@ -208,22 +210,22 @@ def _point(job: int, restarts: int, told: Sequence[_Told], mark: Mark, kind: str
     from gsub.learning import gpus_here
     from profiler.curves import Point
     from profiler.ordinary import steady
-    from profiler.points import Measured, MeasuredError, checked
+    from profiler.points import Measured, checked
 
-    speed = steady([entries for _, entries, _ in told])
-    cpus = _cpus([facts for facts, _, _ in told])
-    if speed is None or cpus < 1:
-        return None
     at = min(max(at for _, _, at in told), time.time())
-    seconds = max(entries[-1].at - entries[0].at for _, entries, _ in told if entries)
+    seconds = max((entries[-1].at - entries[0].at for _, entries, _ in told if entries), default=0.0)
     key = hashlib.sha256(f"{mark.cluster} {mark.at} {job} {restarts}".encode()).hexdigest()[:32]
-    more: dict[str, Any] = {"cluster": mark.cluster, "gpu_type": kind, "cap": cpus, "restarts": restarts}
     try:
+        speed = steady([entries for _, entries, _ in told])
+        cpus = _cpus([facts for facts, _, _ in told])
+        if speed is None or cpus < 1:
+            return None
+        more: dict[str, Any] = {"cluster": mark.cluster, "gpu_type": kind, "cap": cpus, "restarts": restarts}
         point = Point(cpus, speed.rate, speed.error, speed.steps, seconds, at)
         gpus = gpus_here(told[0][0].environ)
         made = Measured(key, at, "run", mark.workload, gpus=gpus, points=(point,), job=job, **more)
         return checked(msgspec.json.decode(msgspec.json.encode(made), type=Measured), time.time())
-    except (ValueError, MeasuredError, msgspec.MsgspecError, OverflowError):
+    except (ValueError, ArithmeticError, msgspec.MsgspecError):
         return None
 
 

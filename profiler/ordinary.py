@@ -23,6 +23,7 @@ LEAST_STEPS: Final = 60
 _STRETCHES: Final = 40
 _SECONDS: Final = (1.0, 5.0)  # of a stretch: the least, and what it need not be longer than
 _BURST: Final = 32  # steps: what loaders prepare at once
+_MOST: Final = 2000  # stretches, whatever the entries say
 _LEAST: Final = 6  # stretches after the start
 _MEDIAN: Final = 1.2533  # standard error of a median over that of a mean
 _MAD: Final = 1.4826
@@ -88,7 +89,7 @@ def _alone(entries: Sequence[Entry]) -> Speed | None:
     if steps < LEAST_STEPS or seconds < LEAST_SECONDS:
         return None
     wide = min(max(seconds / _STRETCHES, _SECONDS[0]), _SECONDS[1])
-    width = max(math.ceil(wide * steps / seconds), min(_BURST, steps // _STRETCHES), 1)
+    width = max(math.ceil(wide * steps / seconds), min(_BURST, steps // _STRETCHES), -(-steps // _MOST))
     times = stretches(entries, width)
     cut = settled(times) if len(times) >= 2 else 0
     rest = times[max(cut, 1) :]

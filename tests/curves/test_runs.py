@@ -46,7 +46,8 @@ class User:
         text = TELLS.format(job=7, state=state) if state else ""
         for name in ("scontrol", "sacct"):
             program = folder / name
-            program.write_text(f"#!/bin/sh\ncat <<'END'\n{text}END\n" if text else "#!/bin/sh\nexit 1\n")
+            unknown = "#!/bin/sh\necho 'slurm_load_jobs error: Invalid job id specified' >&2\nexit 1\n"
+            program.write_text(f"#!/bin/sh\ncat <<'END'\n{text}END\n" if text else unknown)
             program.chmod(0o755)
 
     def announce(self, job: int = 7, cluster: str = "lab") -> None:
@@ -102,6 +103,8 @@ def test_a_run_that_goes_on_is_left_alone(tmp_path: Path) -> None:
     user.announce()
     user.tell()
     assert user.gather() == [] and list(user.runs.glob("*.run"))
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
+    assert user.gather() == [] and list(user.runs.glob("*.run"))  # no answer is no end
     user.slurm(tmp_path, "COMPLETED")
     path = user.tell(ended=False)
     assert user.gather() == [] and path.exists()  # it told just now
@@ -147,6 +150,8 @@ HOSTILE: list[bytes] = [
     + b"\xff" * 24 * 9,
     b'{"mark": "7.json", "ended": true, "bound": [' + b"1," * 70000 + b"1]}\n",
     b"[" * 100_000,
+    b'{"mark": "7.json", "ended": true, "environ": {"SLURM_CPUS_ON_NODE": "8"}}\n'
+    + struct.pack("=QdQQdQ", 1, 1.0, 1, 1 << 63, 1.0, 1 << 63),
 ]
 
 
