@@ -97,7 +97,7 @@ def _ready(
     from gsub.smoke.child import named
     from gsub.smoke.footing import key_of
     from gsub.smoke.otherwise import submits
-    from gsub.smoke.plan import Plan
+    from gsub.smoke.plan import Plan, PlanError, encoded
     from gsub.smoke.price import history_of, price_line, seconds_of
     from gsub.smoke.submission import Order, environment_folder, output_of
     from gsub.workload_name import identified
@@ -153,6 +153,10 @@ def _ready(
     )
     if submits(named(plan)[1]):
         raise NoSmokeError(_TWICE)
+    try:
+        encoded(plan)
+    except PlanError as error:
+        raise NoSmokeError(str(error)) from None
     return Ready(
         way,
         wanted.asked,

@@ -151,7 +151,8 @@ def test_how_long_and_the_price() -> None:
     assert seconds_of(SITE, quick, several=True, learn=True, limit=None) == 240
     assert seconds_of(SITE, None, several=True, learn=False, limit=120) == 120
     short = parse_site('cluster = "c"\n[smoke]\nlongest = "15 s"')
-    assert seconds_of(short, None, several=True, learn=True, limit=None) == 15
+    for learn, limit in ((True, None), (False, None), (True, 60), (False, 60)):
+        assert seconds_of(short, None, several=True, learn=learn, limit=limit) == 15
     told = price_line(60.0, quick, nodes=2, several=True, learn=False)
     assert told == "smoke: 2 GPUs x 1 min; 75 % of 200 jobs like this failed in their first 1 min"
     assert "Philly" in price_line(60.0, History.of(3, [5.0]), nodes=1, several=True, learn=False)

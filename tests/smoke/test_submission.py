@@ -434,3 +434,24 @@ def test_sbatch_is_asked_for_its_release_once(gsub: Gsub) -> None:
     done = gsub("--smoke", "t.sh", GSUB_PREFLIGHT="")
     assert done.returncode == 0, done.stderr
     assert (gsub.fake / "versions").read_text() == "asked\n"
+
+
+NO_TEXT = "an argument or a path is not UTF-8"
+
+
+@pytest.mark.parametrize("way", ["--smoke", "--smoke=gate"])
+@pytest.mark.parametrize("words", [("t.sh", "a\udcff"), ("b\udcff.sh",)], ids=["argument", "script"])
+def test_what_is_not_utf_8_has_no_run_and_one_line_says_so(
+    gsub: Gsub, way: str, words: tuple[str, ...]
+) -> None:
+    (gsub.folder / words[0]).write_text(SCRIPT)
+    done = gsub(way, *words)
+    assert done.returncode == 0 and [call.smoke for call in gsub.calls] == [False]
+    assert done.stderr.splitlines() == [f"smoke: no run for this job: {NO_TEXT}"]
+    done = gsub("--dry-run", way, *words)
+    assert f"smoke: no run for this job: {NO_TEXT}" in done.stdout and "smoke: 1 GPU" not in done.stdout
+
+
+def test_what_is_not_utf_8_cannot_be_smoked_only(gsub: Gsub) -> None:
+    done = gsub("--smoke=only", "t.sh", "a\udcff")
+    assert done.returncode == 1 and NO_TEXT in done.stderr and gsub.calls == []
