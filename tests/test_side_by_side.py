@@ -192,6 +192,13 @@ def test_a_part_that_does_not_end_after_its_tests_is_ended(suite, capsys, monkey
     assert last(out) == "3 passed, 1 error"
 
 
+def test_what_is_compiled_is_kept(suite, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    code, out = suite(capsys, good=GOOD)
+    assert code == 0, out
+    assert list(tmp_path.glob("suite/__pycache__/test_good.*.pyc"))
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_being_stopped_ends_the_parts_and_lets_them_clean_up(tmp_path, how):
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
