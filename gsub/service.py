@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Curves,
         DecisionAnswer,
         EarlyFailures,
+        Forgotten,
         Jobs,
         Reasons,
         Resubmissions,
@@ -144,6 +145,15 @@ class Records:
 
         query = f"?{urlencode({'workload': workload})}" if workload else ""
         return self._decoded(self._ask(f"/v1/curves{query}"), Curves)
+
+    def forget(self, workload: str, user: str = "") -> Forgotten:
+        """Remove what was measured of a workload of one's own, or for operators of another user's."""
+        import msgspec
+
+        from profiler.answers import ForgetWorkload, Forgotten
+
+        said = msgspec.json.encode(ForgetWorkload(workload, user))
+        return self._decoded(self._ask("/v1/curves/forget", body=said), Forgotten)
 
     def points(self, measured: bytes) -> None:
         """Hand over what a run measured: a `profiler.points.Measured` as JSON."""

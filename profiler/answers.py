@@ -336,6 +336,23 @@ class PointsTaken(msgspec.Struct, frozen=True):
     new: bool
 
 
+class ForgetWorkload(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which workload is to be forgotten: one of its names, or as much of one as no other begins with.
+
+    `user` is the login name or the uid of whose it is, for operators; empty for one's own.
+    """
+
+    workload: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    user: Annotated[str, msgspec.Meta(max_length=64)] = ""
+
+
+class Forgotten(msgspec.Struct, frozen=True):
+    """What was forgotten: all that `runs` runs measured which had this name."""
+
+    workload: str
+    runs: int
+
+
 class WorkloadCurve(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is known of one workload of a user on one type of GPU, under one of its names.
 

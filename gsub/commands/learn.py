@@ -23,7 +23,7 @@ _DIGITS: Final = 12
 
 
 @click.command(cls=Verbatim, options_metavar="[OPTIONS]")
-@click.argument("words", nargs=-1, metavar="SCRIPT [ARGS] | --here [OPTIONS] -- COMMAND | --show [WORKLOAD]")
+@click.argument("words", nargs=-1, metavar="SCRIPT [ARGS] | --here ... | --show ... | --forget ...")
 def learn(words: Sequence[str]) -> int:
     """How many CPUs a workload can use, measured in about three minutes; the next submission of it gets that many.
 
@@ -35,11 +35,17 @@ def learn(words: Sequence[str]) -> int:
         COMMAND is ended, unless it is to --go-on. --output shows what it writes.
     gsub learn --show [WORKLOAD] [--json]
         Plot what is known of your workloads.
+    gsub learn --forget [--json] SCRIPT [ARGS] | --workload NAME [--user LOGIN]
+        Forget what was measured of one of them, as it was wrong. Operators may name another user.
     """
     if words[:1] == ("--here",):
         return _here(words[1:])
     if words[:1] == ("--show",):
         return _show(words[1:])
+    if words[:1] == ("--forget",):
+        from gsub.commands.learn_forget import forget
+
+        return forget(words[1:])
     if not words:
         raise UserError(
             "there is nothing to learn",

@@ -19,7 +19,7 @@ from profiler.store.bulk import chunks, insert_new, lock
 from profiler.store.merge import clean
 from profiler.store.schema import decision, job, job_node, profile_point
 
-__all__ = ["RUNS", "WORKLOADS", "Ran", "put", "ran", "runs", "users"]
+__all__ = ["RUNS", "WORKLOADS", "Ran", "forget", "put", "ran", "runs", "users"]
 
 WORKLOADS: Final = 200
 RUNS: Final = 40
@@ -102,6 +102,19 @@ def runs(connection: Connection, cluster: str, uid: int) -> tuple[Measured, ...]
         .order_by(table.at.desc(), table.pk.desc())
     ).scalars()
     return tuple(one for body in found if (one := _read(body)) is not None)
+
+
+def forget(connection: Connection, cluster: str, uid: int, name: str) -> int:
+    """Remove the runs of a user that have this name among theirs; how many they were."""
+    lock(connection, [cluster])
+    table = profile_point.c
+    found = connection.execute(
+        select(table.pk, table.body).where(table.cluster == cluster, table.uid == uid)
+    ).all()
+    gone = [row.pk for row in found if (one := _read(row.body)) is not None and name in one.workload]
+    for some in chunks(gone):
+        connection.execute(delete(profile_point).where(table.pk.in_(some)))
+    return len(gone)
 
 
 def _read(body: str) -> Measured | None:

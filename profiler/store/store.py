@@ -183,6 +183,11 @@ class Store:
         with self.writing("What a run measured cannot be written.") as connection:
             return points_.put(connection, cluster, uid, measured)
 
+    def forget(self, cluster: str, uid: int, workload: str) -> int:
+        """Remove what runs of a user measured that have this name among theirs; how many they were."""
+        with self.writing("What runs measured cannot be removed.") as connection:
+            return points_.forget(connection, cluster, uid, workload)
+
     # What is asked
 
     def job(self, cluster: str, job_id: int, restarts: int | None = None) -> JobSummary | None:

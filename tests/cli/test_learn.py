@@ -13,10 +13,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gsub.argv import split
 from gsub.cli import main
 from gsub.curve_view import plot, rows
 from gsub.learning import Asked, Learnt, learn_here
+from gsub.sbatch_options import Table
 from gsub.sparkline import ASCII, BLOCKS
+from gsub.workload_name import identified
 from profiler.answers import Curves
 from profiler.curves import Point
 from profiler.lever import EMULATED
@@ -25,7 +28,7 @@ from profiler.points import Measured
 from profiler.records import new_id
 from profiler.sealed import Service
 from profiler.sensitivity import Budget
-from tests.cli.service import PATIENCE, Site, keeper
+from tests.cli.service import PATIENCE, Site, keeper, write_site
 from tests.train.running import HELPER
 
 QUICK = Budget(points=5, seconds=30, each=0.4, longest=2, steps=6, settling=0.05)
@@ -135,6 +138,12 @@ def test_a_command_that_fails_is_told_with_the_end_of_its_output(capfd: pytest.C
         (["--here", "--cpus=x", "--", "true"], "want a number"),
         (["--here", "--", "/does/not/exist"], "/does/not/exist cannot be run"),
         (["--show", "a", "b"], "one workload"),
+        (["--forget"], "not said which workload"),
+        (["--forget", "--workload"], "--workload wants a name"),
+        (["--forget", "--workload= "], "not said which workload"),
+        (["--forget", "--user=ada"], "not said which workload"),
+        (["--forget", "--user=ada", "train.sh"], "--user goes with --workload"),
+        (["--forget", "/does/not/exist.sh"], "cannot read the script /does/not/exist.sh"),
     ],
 )
 def test_wrong_usage_is_said(words: list[str], said: str, capsys: pytest.CaptureFixture[str]):
@@ -186,6 +195,55 @@ def test_what_is_known_is_plotted(
         assert (one["workload"], one["knee"], len(one["measured"])) == ("own:my-resnet", 6, 4)
     assert main(["learn", "--show", "other"]) == 1
     assert "nothing was measured of a workload other" in capsys.readouterr().err
+
+
+SCRIPT = "#!/bin/bash\nsrun python train.py --seed 7 $@\n"
+
+
+def learnt_of(site: Site, *names: str) -> None:
+    """Tell the service of a run of that workload."""
+    service = Service(site.url, Munge(site.socket), {os.geteuid()}, PATIENCE)
+    points = tuple(Point(cpus, min(cpus, 5.7), 0.02, at=time.time()) for cpus in (16, 8, 4, 6))
+    measured = Measured(new_id(), time.time(), "learn", names, gpu_type="a100", cap=16, points=points)
+    assert service.ask("POST", "/v1/points", msgspec.json.encode(measured)).status == 200
+
+
+def test_a_workload_is_forgotten_by_its_name_or_its_script(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("GSUB_SITE", str(site.file))
+    monkeypatch.delenv("GSUB_WORKLOAD", raising=False)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    learnt_of(site, "own:a-bad-one")
+    assert main(["learn", "--forget", "--workload", "A bad One"]) == 0
+    assert capsys.readouterr().out == "forgotten: own:a-bad-one, measured in 1 run\n"
+    assert main(["learn", "--show", "a-bad-one"]) == 1
+    assert main(["learn", "--forget", "--workload=a-bad-one"]) == 1
+    assert "nothing was measured of a workload own:a-bad-one" in capsys.readouterr().err
+    script = tmp_path / "train.sh"
+    script.write_text(SCRIPT)
+    words = ["-G", "1", str(script), "--lr", "0.1"]
+    names = identified(split(words, Table.of_all()), SCRIPT.encode(), os.environ).fingerprints
+    learnt_of(site, *names)
+    assert main(["learn", "--forget", "--json", *words]) == 0
+    assert json.loads(capsys.readouterr().out) == {"workload": names[0], "runs": 1}
+    assert main(["learn", "--forget", *words]) == 1
+    assert "nothing was measured of this script with these arguments" in capsys.readouterr().err
+    # What others were measured is still there
+    assert main(["learn", "--show", "my-resnet"]) == 0
+
+
+def test_a_service_that_is_away_forgets_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    write_site(tmp_path / "away.toml", "http://127.0.0.1:9", str(tmp_path / "no-munge"))
+    monkeypatch.setenv("GSUB_SITE", str(tmp_path / "away.toml"))
+    assert main(["learn", "--forget", "--workload=resnet"]) == 1
+    assert "forgotten" not in capsys.readouterr().out
+    write_site(tmp_path / "none.toml", "", "")
+    monkeypatch.setenv("GSUB_SITE", str(tmp_path / "none.toml"))
+    assert main(["learn", "--forget", "--workload=resnet"]) == 2
+    assert "no service" in capsys.readouterr().err
 
 
 # --- plots ------------------------------------------------------------------------------------------------------------

@@ -78,6 +78,11 @@ def test_measured_points_are_the_next_jobs_cpus(enforcing: Cluster, folder: Path
     assert cpus(enforcing, folder, user, *by_gsub, "--workload=another")[0] == before
     explained = enforcing.run(["gsub", "explain", "curves.sh", "--lr", "0.1"], user=user, cwd=folder)
     assert "--cpus-per-gpu=12" in explained.stdout and "workload run:" in explained.stdout
+    forget = ["gsub", "learn", "--forget", "curves.sh", "--lr", "0.1"]
+    if enforcing.users[1:]:  # of whom nothing was measured, whatever the script
+        theirs = ["gsub", "learn", "--forget", "--workload=run:"]
+        assert enforcing.run(theirs, user=enforcing.users[1], cwd=Path("/tmp")).returncode == 1
+        assert cpus(enforcing, folder, user, *by_gsub)[0] == "12"
     for other in enforcing.users[1:2]:
         enforcing.run(["sh", "-ec", f"cp {folder}/curves.sh /tmp/curves-of-{other}.sh"], check=True)
         done = enforcing.run(
@@ -88,3 +93,7 @@ def test_measured_points_are_the_next_jobs_cpus(enforcing: Cluster, folder: Path
         )
         shown = enforcing.run(["scontrol", "show", "job", done.stdout.strip()], check=True).stdout
         assert "gpu:12" not in shown
+    forgotten = enforcing.run(forget, user=user, cwd=folder, check=True)
+    assert re.fullmatch(r"forgotten: run:[0-9a-f]{32}, measured in 1 run\n", forgotten.stdout)
+    wait(lambda: cpus(enforcing, folder, user, *by_gsub)[0] == before)
+    assert enforcing.run(forget, user=user, cwd=folder).returncode == 1

@@ -44,6 +44,7 @@ _PATHS = (
         "/v1/verdicts",
         "/v1/reasons",
         "/v1/curves",
+        "/v1/curves/forget",
         "/v1/points",
         "/v1/points",
     ),

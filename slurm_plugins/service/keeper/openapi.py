@@ -11,11 +11,12 @@ from typing import Any, Final
 
 import msgspec
 
-from profiler.answers import Clearance, ClearNode, PointsTaken, Problem, Taken
+from profiler.answers import Clearance, ClearNode, ForgetWorkload, Forgotten, PointsTaken, Problem, Taken
 from profiler.points import MAX_POINTS, Measured
 from profiler.records import Record
 from slurm_plugins.service.keeper.clearing import CLEAR
 from slurm_plugins.service.keeper.collect import MAX_RECORDS, Batch
+from slurm_plugins.service.keeper.forgetting import FORGET
 from slurm_plugins.service.keeper.parameters import Parameter
 from slurm_plugins.service.keeper.points import POINTS
 from slurm_plugins.service.keeper.routes import NODE, QUESTIONS, RECORDS, Question
@@ -48,6 +49,8 @@ def document() -> dict[str, Any]:
         Clearance,
         Measured,
         PointsTaken,
+        ForgetWorkload,
+        Forgotten,
     ]
     schemas, components = msgspec.json.schema_components(types, ref_template=_PREFIX + "{name}")
     by_type = dict(zip(types, schemas, strict=True))
@@ -57,6 +60,7 @@ def document() -> dict[str, Any]:
         RECORDS: {"post": _records(by_type[Batch], by_type[Taken])},
         CLEAR: {"post": _clear(by_type[ClearNode], by_type[Clearance])},
         POINTS: {"post": _points(by_type[Measured], by_type[PointsTaken])},
+        FORGET: {"post": _forget(by_type[ForgetWorkload], by_type[Forgotten])},
         **{one.route: {"get": _get(one, by_type[one.answers])} for one in QUESTIONS},
         "/v1/openapi.json": {"get": _open("This document.", "application/json")},
         "/healthz": {"get": _open("200 while records can be taken, 503 while not.", "application/json")},
@@ -147,6 +151,15 @@ def _points(measured: dict[str, Any], taken: dict[str, Any]) -> dict[str, Any]:
         "operationId": "points",
         "requestBody": {"required": True, "content": {"application/json": {"schema": measured}}},
         "responses": _responses(taken, ("400", "401", "413", "415", "429", "503")),
+    }
+
+
+def _forget(asked: dict[str, Any], forgotten: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "summary": "Remove what was measured of a workload of one's own; an operator may name another user.",
+        "operationId": "forget_workload",
+        "requestBody": {"required": True, "content": {"application/json": {"schema": asked}}},
+        "responses": _responses(forgotten, ("400", "401", "403", "404", "413", "415", "429", "503")),
     }
 
 

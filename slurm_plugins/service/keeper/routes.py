@@ -43,6 +43,7 @@ from slurm_plugins.service.keeper.bad_nodes import Assessing
 from slurm_plugins.service.keeper.clearing import CLEAR, clearer
 from slurm_plugins.service.keeper.collect import Collector, count
 from slurm_plugins.service.keeper.counts import Counts
+from slurm_plugins.service.keeper.forgetting import FORGET, forgetter
 from slurm_plugins.service.keeper.learning import Learning
 from slurm_plugins.service.keeper.parameters import Parameter, moment, read_path, read_query, whole, word
 from slurm_plugins.service.keeper.points import POINTS, Often, points_taker
@@ -389,6 +390,7 @@ def endpoints(
         Endpoint("POST", RECORDS, _taker(storing, collector, counts, news)),
         Endpoint("POST", CLEAR, clearer(assessing, NODE)),
         Endpoint("POST", POINTS, points_taker(cluster, storing, learning, Often())),
+        Endpoint("POST", FORGET, forgetter(cluster, storing, learning, Often())),
         *asked,
         Endpoint("GET", "/v1/openapi.json", _page(lambda: (200, document(), _JSON)), open=True),
         Endpoint("GET", "/healthz", _page(lambda: _health(storing)), open=True),
