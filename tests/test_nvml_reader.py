@@ -417,15 +417,18 @@ def _children(pid: int) -> list[int]:
 
 def test_the_command_counts_until_its_input_ends(emulation: Emulation) -> None:
     emulation.gpus.set(NODE, 2, power_mw="NOT_SUPPORTED")
-    load = subprocess.Popen(["sleep", "60"])
+    load = subprocess.Popen(["sleep", "600"])
     emulation.load_file(1, load.pid, "utilization 80\nmemory_mib 4000\n")
     argv = ("-m", "profiler.sampler", "--interval", "0.1", "--until-eof", "--json")
-    child = emulation.popen(*argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    time.sleep(1.5)  # a span of time is what is measured here
-    out, _ = child.communicate(timeout=10)
+    for span in (1.5, 6.0, 24.0):  # a span of time is what is measured here: a longer one where the machine is slow
+        child = emulation.popen(*argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        time.sleep(span)
+        out, _ = child.communicate(timeout=60)
+        report = json.loads(out)
+        if report["gpus"] and report["gpus"][1]["seconds"] > 0.5:
+            break
     load.kill()
     load.wait()
-    report = json.loads(out)
     assert (child.returncode, report["node"], report["state"]) == (0, NODE, "ok")
     idle, busy, unmetered = report["gpus"]
     assert [gpu["minor"] for gpu in report["gpus"]] == [0, 1, 2]
