@@ -420,7 +420,8 @@ def test_the_command_counts_until_its_input_ends(emulation: Emulation) -> None:
     load = subprocess.Popen(["sleep", "600"])
     emulation.load_file(1, load.pid, "utilization 80\nmemory_mib 4000\n")
     argv = ("-m", "profiler.sampler", "--interval", "0.1", "--until-eof", "--json")
-    for span in (1.5, 6.0, 24.0):  # a span of time is what is measured here: a longer one where the machine is slow
+    # A span of time is what is measured here: a longer one where the machine is slow
+    for span in (1.5, 6.0, 24.0):
         child = emulation.popen(*argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         time.sleep(span)
         out, _ = child.communicate(timeout=60)
