@@ -44,7 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "cluster" in metafunc.fixturenames:
         releases = metafunc.config.stash[_RELEASES]
-        metafunc.parametrize("cluster", releases, indirect=True, scope="session")
+        # No scope said: it is then the fixture's own, and a cluster of one module's is down when that module is through
+        metafunc.parametrize("cluster", releases, indirect=True)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

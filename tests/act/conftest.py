@@ -100,7 +100,7 @@ class Acting:
         return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """2 nodes x 2 GPUs in enforce, with gsub-act."""
     os.umask(0o022)

@@ -47,7 +47,7 @@ LIMIT_MIB = 64
 BY_NAME = {each.name: each for each in FAILURES}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """4 nodes x 4 GPUs with agents; Slurm ends jobs that take more memory than they asked for."""
     os.umask(0o022)
@@ -205,7 +205,7 @@ class Produced:
                     each.rmdir()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def produced(cluster: Cluster) -> Iterator[Produced]:
     """Everything submitted, and done to it what has to be done."""
     record = Recorded(cluster)

@@ -29,7 +29,7 @@ return slurm.SUCCESS
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """One node; the user gsub is there, gsub is not."""
     os.umask(0o022)

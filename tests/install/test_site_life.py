@@ -21,7 +21,7 @@ from tests.install.site.stream import Stream
 pytestmark = pytest.mark.root
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Two nodes with four GPUs each; Slurm alone."""
     os.umask(0o022)

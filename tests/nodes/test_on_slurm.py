@@ -26,7 +26,7 @@ PATIENCE = 180.0
 BAD = "n7"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Twelve nodes in enforce mode: a tenth of them is one."""
     name = f"t{os.getpid()}-bad{request.param}"

@@ -11,7 +11,7 @@ from site_configs.devcluster import Cluster, ClusterSpec
 from tests.record.recorded import Recorded
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """5 nodes x 4 GPUs: n1 and n2 plain, n3 reversed, n4 with gaps, n5 with MIG instances."""
     os.umask(0o022)
@@ -26,7 +26,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         Cluster.down(name)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def record(cluster: Cluster) -> Recorded:
     """Jobs and what is known of them."""
     found = Recorded(cluster)

@@ -29,7 +29,7 @@ class Submitted:
     by_component: dict[int, int]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def jobs(record: Recorded) -> Submitted:
     """The jobs, with what a test does to them done."""
     few = ("--cpus-per-gpu=1",)

@@ -32,7 +32,7 @@ LONGEST = 1.0
 GPUS = 4
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Two nodes with four GPUs each."""
     os.umask(0o022)
@@ -43,7 +43,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         Cluster.down(name)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def record(cluster: Cluster) -> Recorded:
     """Jobs and what is known of them."""
     found = Recorded(cluster)
@@ -51,7 +51,7 @@ def record(cluster: Cluster) -> Recorded:
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def nodes(record: Recorded) -> Iterator[Nodes]:
     """The levers for faults."""
     # Not pytest's folder: chroots see /tmp only, and two file systems are mounted here
