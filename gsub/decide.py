@@ -26,8 +26,8 @@ from slurm_plugins.decide.steps import ENV_NAMES
 __all__ = ["WISHES", "Component", "components", "wants_gpu", "wrapped"]
 
 WISHES: Final = frozenset({
-    "GSUB", "GSUB_DECISION", "GSUB_REPACK", "GSUB_RESTART", "GSUB_RETUNE", "GSUB_RUN_TIME", "GSUB_SMOKE",
-    "GSUB_WORKLOAD",
+    "GSUB", "GSUB_DECISION", "GSUB_REPACK", "GSUB_RESTART", "GSUB_RETUNE", "GSUB_RUN_TIME",
+    "GSUB_SENSITIVITY", "GSUB_SMOKE", "GSUB_WORKLOAD",
 })  # fmt: skip
 """Our own variables that the shim reads; ENV_NAMES are Slurm's."""
 TEXT_BYTES: Final = 4096

@@ -129,6 +129,12 @@ class Policy:
         t.choice("off", "lower", "both"),
         "May sensitivity change stated CPUs and memory: not at all, down, or both ways?",
     )
+    sensitivity: Literal["on", "share", "off"] = t.key(
+        "on",
+        t.choice("on", "share", "off"),
+        "CPUs and memory that a job leaves open: by what was measured of its workload, by a GPU's share of a node "
+        "alone, or left alone.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

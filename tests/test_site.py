@@ -242,6 +242,7 @@ INVALID = [
         ["policy.mode = true", "true or false where one of a few words belongs", '"advise"'],
     ),
     ('policy.retune = "up"', ["policy.retune", '"off", "lower", "both"']),
+    ("policy.sensitivity = false", ["policy.sensitivity"]),
     ('smoke.way = "both"', ["smoke.way", '"race", "gate"']),
     ('partitions.p.mode = "off"', ["partitions.p.mode", '"observe"']),
     # flags and numbers

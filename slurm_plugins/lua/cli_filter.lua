@@ -40,7 +40,10 @@ local function exported(list, name)
 end
 
 -- The wishes that gsub reads from the job's environment, and how each is said as a word of the comment.
-local WISHES = { { "GSUB", "gsub:" }, { "GSUB_REPACK", "gsub:repack=" }, { "GSUB_RETUNE", "gsub:retune=" } }
+local WISHES = {
+  { "GSUB", "gsub:" }, { "GSUB_REPACK", "gsub:repack=" }, { "GSUB_RETUNE", "gsub:retune=" },
+  { "GSUB_SENSITIVITY", "gsub:sensitivity=" },
+}
 
 -- Each looks at the options and returns its advice, or nil. The first is told even to those who want gsub off.
 local ADVICE = {

@@ -62,7 +62,10 @@ _KNOWN: dict[str, st.SearchStrategy[Any]] = {
     "admin_comment": st.just("a site's own"),
 }  # fmt: skip
 _ENV = st.dictionaries(
-    st.sampled_from(["GSUB_REPACK", "GSUB_RETUNE", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_GPUS_PER_NODE"]),
+    st.sampled_from([
+        "GSUB_REPACK", "GSUB_RETUNE", "GSUB_SENSITIVITY",
+        "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_GPUS_PER_NODE",
+    ]),
     st.sampled_from(["yes", "no", "lower", "both", "4"]),
     max_size=2,
 )  # fmt: skip

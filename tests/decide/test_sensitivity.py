@@ -47,13 +47,14 @@ def where(
     *,
     site: Resources | None = None,
     retune: Any = "off",
+    by: Any = "on",
     facts: SlurmFacts = TRACKED,
     hosts: list[Node] | None = None,
     **limits: int,
 ) -> Context:
     """8 nodes of 8 GPUs, 64 CPUs and 500 GiB: a GPU's share is 8 CPUs and 62.5 GiB."""
     declared = Partition("gpu", resources=site or Resources())
-    of_site = Site(cluster="t", policy=Policy("enforce", retune=retune), partitions={"gpu": declared})
+    of_site = Site(cluster="t", policy=Policy("enforce", retune=retune, sensitivity=by), partitions={"gpu": declared})
     found = cluster.inventory(
         hosts or nodes("n[1-8]", {"a100": 8}),
         [partition("gpu", "n[1-8]", default=True, **limits)],
@@ -381,6 +382,41 @@ def test_a_change_of_what_was_stated_says_how_to_undo_it():
     ).say
     assert line.startswith("gsub would set --cpus-per-gpu=4 (was --cpus-per-gpu=16)")
     assert line.endswith("GSUB_RETUNE=off keeps what you state")
+
+
+# --- switched off ---------------------------------------------------------------------------------------------------
+
+MEASURED = Known(VISION, memory_peak=100 * GIB)
+BY_CURVE, BY_SHARE, BY_NOTHING = of(16, 120), of(8, 62.5), of(None, None)
+
+
+@pytest.mark.parametrize(
+    ("site", "env", "comment", "expected", "said"),
+    [
+        ("on", {}, None, BY_CURVE, ""),
+        ("on", {"GSUB_SENSITIVITY": "share"}, None, BY_SHARE, "this workload does not count: the job"),
+        ("on", {"GSUB_SENSITIVITY": "OFF"}, None, BY_NOTHING, "CPUs and memory are left alone: the job"),
+        ("on", {}, "a,gsub:sensitivity=no", BY_NOTHING, "CPUs and memory are left alone: the job"),
+        ("share", {}, None, BY_SHARE, "does not count: the site says so (policy.sensitivity = share)"),
+        ("off", {}, None, BY_NOTHING, "left alone: the site says so (policy.sensitivity = off)"),
+        ("off", {"GSUB_SENSITIVITY": "on"}, None, BY_CURVE, ""),
+        ("off", {}, "gsub:sensitivity", BY_CURVE, ""),
+        ("on", {"GSUB_SENSITIVITY": "nonsense"}, None, BY_CURVE, ""),
+        ("on", {"GSUB_RETUNE": "off"}, None, BY_CURVE, ""),  # which is about what is stated
+    ],
+)
+def test_what_was_measured_or_all_of_it_can_be_switched_off(site, env, comment, expected, said):
+    job, here = one(comment=comment), where(MEASURED, by=site)
+    assert edits(job, here, env) == expected
+    notes = " / ".join(note.text for note in decided(job, here, env).notes)
+    assert said in notes and bool(said) == ("says so" in notes)
+
+
+def test_switched_off_leaves_stated_values_alone_too():
+    job = one(cpus_per_tres="gres:gpu:16", min_mem_per_node=400 * GIB)
+    assert edits(job, where(Known(LANGUAGE), retune="both"))
+    for by in ("share", "off"):
+        assert edits(job, where(Known(LANGUAGE), retune="lower", by=by)) == {}
 
 
 # --- whatever is asked ----------------------------------------------------------------------------------------------

@@ -78,6 +78,8 @@ def test_measured_points_are_the_next_jobs_cpus(enforcing: Cluster, folder: Path
     assert cpus(enforcing, folder, user, *by_gsub, "--workload=another")[0] == before
     explained = enforcing.run(["gsub", "explain", "curves.sh", "--lr", "0.1"], user=user, cwd=folder)
     assert "--cpus-per-gpu=12" in explained.stdout and "workload run:" in explained.stdout
+    assert cpus(enforcing, folder, user, *by_sbatch, "--comment=gsub:sensitivity=share")[0] == before
+    assert cpus(enforcing, folder, user, "env", "GSUB_SENSITIVITY=off", *by_sbatch)[0] == ""
     forget = ["gsub", "learn", "--forget", "curves.sh", "--lr", "0.1"]
     if enforcing.users[1:]:  # of whom nothing was measured, whatever the script
         theirs = ["gsub", "learn", "--forget", "--workload=run:"]

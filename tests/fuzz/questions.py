@@ -15,6 +15,7 @@ NAMES = (
     "GSUB",
     "GSUB_REPACK",
     "GSUB_RETUNE",
+    "GSUB_SENSITIVITY",
     "GSUB_SMOKE",
     "GSUB_RUN_TIME",
     "GSUB_RESTART",

@@ -53,6 +53,11 @@ SAYS: list[tuple[dict[str, Any], dict[str, str], str]] = [
         {"GSUB_RETUNE": "both"},
         "GSUB_RETUNE is not seen: --export leaves it out; say --comment=gsub:retune=both",
     ),
+    (
+        {**GPU, "type": "srun"},
+        {"GSUB_SENSITIVITY": "off"},
+        "srun does not send its environment; say --comment=gsub:sensitivity=off",
+    ),
     ({**PLAIN, "gres": "gres:gpu:a100:1", "export": "NIL"}, {"GSUB": "off"}, "--export leaves it out"),
     (
         {**PLAIN, "tres-per-task": "gres/gpu:1", "deadline": "2026-12-01T00:00:00"},

@@ -9,6 +9,7 @@ WISHES = {
     "GSUB",
     "GSUB_REPACK",
     "GSUB_RETUNE",
+    "GSUB_SENSITIVITY",
     "GSUB_SMOKE",
     "GSUB_RUN_TIME",
     "GSUB_RESTART",

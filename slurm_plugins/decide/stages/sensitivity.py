@@ -35,6 +35,12 @@ Retune = Literal["off", "lower", "both"]
 _WISHES: Final[dict[str, Retune]] = {
     "off": "off", "no": "off", "lower": "lower", "both": "both", "yes": "both", "on": "both",
 }  # fmt: skip
+By = Literal["on", "share", "off"]
+_BY: Final[dict[str, By]] = {"on": "on", "yes": "on", "share": "share", "off": "off", "no": "off"}
+_LEFT_OUT: Final[dict[By, str]] = {
+    "share": "what was measured of this workload does not count",
+    "off": "CPUs and memory are left alone",
+}
 
 
 def knee(points: Sequence[tuple[Number, float]], uncertainty: float = 0.0) -> Number | None:
@@ -65,6 +71,8 @@ class Sensitivity(Stage):
     - Whole nodes have all CPUs anyway; their memory is asked for.
     - `policy.retune` or the job's own GSUB_RETUNE (off, lower, both) lets it change stated values too, on evidence, to
       no less than a quarter of what was stated.
+    - `policy.sensitivity` or the job's own GSUB_SENSITIVITY: by what was measured (on), by the share alone (share), or
+      not at all (off).
     """
 
     name = "sensitivity"
@@ -73,16 +81,28 @@ class Sensitivity(Stage):
         """See `Stage.decide`."""
         if (found := ground(request, context)) is None:
             return NO_PROPOSAL
+        by, why = _wanted(request, context)
+        told = (Note(f"{_LEFT_OUT[by]}: {why}", inputs={"sensitivity": by}),) if by != "on" else ()
+        if by == "off":
+            return Proposal((), told)
         kinds = tuple(group for suiting in found.groups for group in suiting)
         if not all(kind.cpus and kind.memory for kind in kinds):
             return NO_PROPOSAL  # Slurm did not say what they have
         pools = tuple(place.pool for place in found.places)
         resources = tuple(context.site.partition(pool.name).resources for pool in pools)
-        workload = context.knowledge.workload(request, found.gpu_type)
+        workload = context.knowledge.workload(request, found.gpu_type) if by == "on" else None
         case = _Case(request, context, found.shape, kinds, pools, resources, workload, found.gpu_type)
         cpus = _cpus(case)
         memory = _memory(case, cpus)
-        return Proposal((*cpus.changes, *memory.changes), (*cpus.notes, *memory.notes))
+        return Proposal((*cpus.changes, *memory.changes), (*told, *cpus.notes, *memory.notes))
+
+
+def _wanted(request: Request, context: Context) -> tuple[By, str]:
+    """By what it is to go, and who says so; the job has the last word."""
+    if (own := _BY.get(request.asks("sensitivity"))) is not None:
+        return own, f"the job says so (GSUB_SENSITIVITY={own} or gsub:sensitivity={own})"
+    by = context.site.policy.sensitivity
+    return by, f"the site says so (policy.sensitivity = {by})"
 
 
 @dataclass(frozen=True, slots=True)
