@@ -6,6 +6,7 @@ import ast
 import os
 import re
 import signal
+import stat
 import subprocess
 import threading
 import time
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from site_configs.devcluster.nvml import BuildError, EmulatedGpus, build
+from site_configs.devcluster.nvml import BuildError, EmulatedGpus, build, copied
 from tests.nvml_helper import NODE, ROOT, Emulation, emulation, nvml_library
 
 __all__ = ["emulation", "nvml_library"]
@@ -569,6 +570,19 @@ def test_building_again_does_nothing_and_without_a_compiler_says_what_to_install
     monkeypatch.setenv("CC", "false")
     with pytest.raises(BuildError, match="failed"):
         build(tmp_path)
+
+
+def test_it_is_compiled_once_and_copied(tmp_path: Path) -> None:
+    cache, one, other = (tmp_path / name for name in ("cache", "one", "other"))
+    library = copied(cache, one)
+    made, there = (cache / library.name).stat().st_ino, library.stat().st_ino
+    assert copied(cache, other).read_bytes() == library.read_bytes() == (cache / library.name).read_bytes()
+    assert (cache / library.name).stat().st_ino == made, "nothing was compiled again"
+    assert copied(cache, one).stat().st_ino == there, "and nothing copied that is there"
+    (one / f"{library.name}.digest").write_text("an earlier source's")
+    assert copied(cache, one).stat().st_ino != there
+    assert stat.S_IMODE(library.stat().st_mode) == 0o755
+    assert sorted(path.name for path in one.iterdir()) == [library.name, f"{library.name}.digest"]
 
 
 def test_the_library_loads_on_releases_older_than_the_compilers(nvml_library: Path) -> None:

@@ -274,7 +274,8 @@ class Cluster(Running):
 
         self.say("building the emulated NVML")
         try:
-            nvml.build(self.paths.lib)
+            with locked(cache_home() / "nvml.lock"):  # compiled once for all clusters
+                nvml.copied(cache_home() / "nvml", self.paths.lib)
         except nvml.BuildError as error:
             raise DevClusterError(str(error)) from error
         emulated = nvml.EmulatedGpus(self.paths.gpus)

@@ -74,6 +74,23 @@ def build(target_dir: Path, *, extra_flags: Sequence[str] = ()) -> Path:
     return library
 
 
+def copied(cache: Path, target_dir: Path) -> Path:
+    """The library in `target_dir`: a copy of the one in `cache`, which is compiled if it is not there. One at a time.
+
+    Raises BuildError as `build`.
+    """
+    names = (SONAME, f"{SONAME}.digest")
+    build(cache)
+    library, stamp = (target_dir / name for name in names)
+    if library.exists() and stamp.exists() and stamp.read_text() == (cache / stamp.name).read_text():
+        return library
+    target_dir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".nvml-", dir=target_dir) as scratch:
+        for name in names:  # renamed, as `build` does
+            Path(shutil.copy(cache / name, scratch)).replace(target_dir / name)
+    return library
+
+
 def _digest(compiler: str, extra_flags: Sequence[str]) -> str:
     """A digest of all that decides what the compiler makes."""
     state = hashlib.sha256("\0".join((compiler, *FLAGS, *extra_flags)).encode())
