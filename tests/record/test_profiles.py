@@ -63,7 +63,7 @@ class Ran:
         )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def ran(record: Recorded) -> dict[str, Ran]:
     """All jobs of the table, run at the same time."""
     submitted = {
@@ -144,8 +144,10 @@ def test_utilisation_is_that_of_the_load(record, one):
         assert near(use.utilisation_mean, wanted * (did["ended"] - did["began"]) / use.seconds)
         assert near(use.utilisation_p50, wanted)
         assert near(use.utilisation_p95, wanted)
-        # the moments in which the load comes and goes are part of this one: a second or so of all
-        assert near(use.utilisation_busy_mean, wanted, 0.03)
+        # The moments in which the load comes and goes are part of this one, and are the longer the later an agent looks
+        busy_s = use.busy_seconds
+        assert near((use.utilisation_busy_mean or 0) * busy_s, wanted * (did["ended"] - did["began"]))
+        assert near(use.utilisation_busy_mean, wanted, 0.15)
 
 
 def test_power_and_energy_are_those_of_the_load(record, one):
