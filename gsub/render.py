@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
 from gsub.term import console, one_line
+from profiler.counting import count as count  # noqa: PLC0414 - views take it from here
 
 if TYPE_CHECKING:
     from slurm_plugins.client.values import AccountingRecord, Job
@@ -60,11 +61,6 @@ def size(job: Job) -> str:
     parts = [count(job.num_nodes or 1, "node")]
     parts.append(count(gpus, "GPU") if gpus else count(job.num_cpus or 1, "CPU"))
     return ", ".join(parts)
-
-
-def count(number: int, noun: str) -> str:
-    """`1 node`, `2 nodes`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def elapsed(job: Job, now: datetime | None = None) -> float | None:

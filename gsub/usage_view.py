@@ -108,7 +108,7 @@ def _table(nodes: Sequence[NodeUse]) -> Iterator[Line]:
         yield Line(_aligned(row, widths), "idle" if idle else "")
     if left_out:
         yield Line(
-            f"{_MARGIN}... and {left_out} more GPUs, which did more: --node NAME shows a node's, --json all"
+            f"{_MARGIN}... and {count(left_out, 'more GPU')}, which did more: --node NAME shows a node's, --json all"
         )
 
 
@@ -179,7 +179,7 @@ def _hosts(nodes: Sequence[NodeUse]) -> Iterator[Line]:
     for node in told[:ROWS]:
         yield Line(f"{_MARGIN}{plain(node.node, 40):<{width}}  {_host(node)}")
     if len(told) > ROWS:
-        yield Line(f"{_MARGIN}... and {len(told) - ROWS} more nodes: --node NAME shows one of them")
+        yield Line(f"{_MARGIN}... and {count(len(told) - ROWS, 'more node')}: --node NAME shows one of them")
 
 
 def _host(node: NodeUse) -> str:
@@ -189,15 +189,15 @@ def _host(node: NodeUse) -> str:
     parts = []
     if host.cpu_seconds is not None and node.since is not None and node.until is not None:
         seconds = max(node.until - node.since, 1.0)
-        held = f" of {host.cpus:.0f}" if host.cpus is not None else ""
-        parts.append(f"{amount(host.cpu_seconds / seconds)}{held} CPUs busy in the mean")
+        held = f" of {count(round(host.cpus), 'CPU')}" if host.cpus is not None else " CPUs"
+        parts.append(f"{amount(host.cpu_seconds / seconds)}{held} busy in the mean")
     limit = f" of {size(host.memory_limit_bytes)}" if host.memory_limit_bytes else ""
     working = ""
     if host.memory_working_bytes is not None and host.memory_working_bytes != host.memory_peak_bytes:
         working = f" ({size(host.memory_working_bytes)} without page cache)"
     parts.append(f"memory at most {size(host.memory_peak_bytes)}{limit}{working}")
     if host.oom_kills:
-        parts.append(f"{host.oom_kills} processes killed for want of memory")
+        parts.append(f"{count(host.oom_kills, 'process', 'processes')} killed for want of memory")
     return ", ".join(parts)
 
 
@@ -240,7 +240,7 @@ def _plots(nodes: Sequence[NodeSeries], look: Look) -> Iterator[Line]:
             drawn = sparkline(one.values, width, one.top, look.signs)
             yield Line(f"{_MARGIN}{one.label:<{max(labels)}}  {drawn}  {one.last}")
     if left_out:
-        yield Line(f"{_MARGIN}... and {left_out} more nodes: --node NAME shows one of them")
+        yield Line(f"{_MARGIN}... and {count(left_out, 'more node')}: --node NAME shows one of them")
 
 
 def _utilisation(node: NodeSeries, single: bool) -> Iterator[_Course]:
@@ -249,7 +249,7 @@ def _utilisation(node: NodeSeries, single: bool) -> Iterator[_Course]:
         for gpu in node.gpus:
             yield _Course(f"{name}:{gpu_label(gpu.gpu)}", gpu.utilisation, 100.0, "100 %")
     else:
-        yield _Course(name, _mean(node.gpus), 100.0, f"100 % of {len(node.gpus)} GPUs")
+        yield _Course(name, _mean(node.gpus), 100.0, f"100 % of {count(len(node.gpus), 'GPU')}")
 
 
 def _course(label: str, values: Sequence[float | None], top: float | None, said: object) -> _Course:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
+from profiler.counting import count
 from profiler.curves import Point, contradicted, fit, knee
 from profiler.draining import Drain, needed
 from profiler.gpu_use import GpuUse
@@ -240,7 +241,7 @@ class Driver:
         """Begin with the next point, or end."""
         begun = self._begun if self._begun is not None else now
         if self._cap < self._gpus:
-            self._end(f"{self._cap} CPUs for {self._gpus} GPUs are too few to try fewer")
+            self._end(f"{count(self._cap, 'CPU')} for {count(self._gpus, 'GPU')}: too few to try fewer")
             return
         step = plan(tuple(self._done), self._cap, self._gpus, budget=self._budget)
         if isinstance(step, Done) and (again := self._once_more(now - begun)) is not None:
@@ -318,7 +319,8 @@ class Driver:
         if speed is None or speed.steps < LEAST_STEPS:
             if now - attempt.begin > _PATIENCE * max(self._budget.longest, probe.seconds):
                 self._end(
-                    f"with {probe.cpus} CPUs fewer than {LEAST_STEPS} steps came in {now - attempt.begin:.0f} s"
+                    f"with {count(probe.cpus, 'CPU')} fewer than {LEAST_STEPS} steps came in "
+                    f"{now - attempt.begin:.0f} s"
                 )
             else:
                 attempt.next_look = now + _AGAIN
@@ -359,12 +361,13 @@ class Driver:
             self.trusted, found = False, replace(found, sure=False)
             self.result = found
             self._news.append(
-                f"not to be trusted: {bad.rate:.4g} {self.unit} with {bad.cpus} CPUs, and more with fewer: "
+                f"not to be trusted: {bad.rate:.4g} {self.unit} with {count(bad.cpus, 'CPU')}, and more with fewer: "
                 "others disturb this run"
             )
         sure = "" if found.sure else ", but it is not sure within one"
         self._news.append(
-            f"the knee: {found.knee} CPUs for each GPU give {found.curve.at(found.knee):.4g} {self.unit}, "
+            f"the knee: {count(found.knee, 'CPU')} for each GPU give{'s' * (found.knee == 1)} "
+            f"{found.curve.at(found.knee):.4g} {self.unit}, "
             f"the best is {found.curve.top:.4g}{sure}"
         )
         self._news.append(self.limit.text)

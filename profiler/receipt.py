@@ -11,6 +11,7 @@ from math import ceil
 from typing import Final
 
 from profiler.answers import JobSummary, NodeUse, Usage
+from profiler.counting import count
 from profiler.records import GpuUse
 from profiler.wording import NOT_KNOWN, amount, percent, plain, shown_id, size, span, time_option
 
@@ -160,10 +161,10 @@ def _host(usage: Usage) -> str:
     job = usage.job
     cpus = _busy_cpus(usage)
     peak, asked = job.memory_peak_bytes, _memory_asked(usage)
-    held = f" of {job.cpus}" if job.cpus is not None else ""
+    held = f" of {count(job.cpus, 'CPU')}" if job.cpus is not None else " CPUs"
     where = " on one node" if len(usage.nodes) > 1 else ""
     share = f" of {size(asked)} asked for ({percent(100 * peak / asked)})" if peak and asked else ""
-    return f"{amount(cpus)}{held} CPUs busy; memory at most {size(peak)}{where}{share}"
+    return f"{amount(cpus)}{held} busy; memory at most {size(peak)}{where}{share}"
 
 
 def _busy_cpus(usage: Usage) -> float | None:
@@ -203,7 +204,7 @@ def _unknown(usage: Usage) -> Iterator[str]:
         yield f"{job.gpus - len(gpus)} of its GPUs"
     blind = sum(gpu.utilisation_mean is None for gpu in gpus)
     if blind:
-        yield f"utilisation of {blind} of {len(gpus)} GPUs"
+        yield f"utilisation of {blind} of {count(len(gpus), 'GPU')}"
     if _busy_cpus(usage) is None:
         yield "how busy its CPUs were"
     if job.memory_peak_bytes is None or any(node.host is None for node in usage.nodes):
@@ -277,7 +278,7 @@ def _fewer_gpus(usage: Usage) -> Iterator[str]:
         each = "" if whole else f"--gpus-per-node={counts.pop()}"
     else:
         nodes, each = "", f"--gpus={len(gpus) - idle}"
-    yield f"{' '.join(part for part in (nodes, each) if part)} ({idle} of {len(gpus)} GPUs never used)"
+    yield f"{' '.join(part for part in (nodes, each) if part)} ({idle} of {count(len(gpus), 'GPU')} never used)"
 
 
 def _memory(usage: Usage) -> Iterator[str]:
@@ -309,7 +310,7 @@ def _cpus(usage: Usage) -> Iterator[str]:
         return
     for part, word in ((4, "a quarter"), (2, "half")):
         if held >= 2 * part and 2 * busy <= held / part:
-            yield f"{word} of --cpus-per-task ({amount(busy)} of {held} CPUs busy in the mean)"
+            yield f"{word} of --cpus-per-task ({amount(busy)} of {count(held, 'CPU')} busy in the mean)"
             return
     mean = usage.job.utilisation_mean
     if busy > 0.9 * held and mean is not None and mean < 50:

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from profiler.counting import count
 from profiler.curves import Curve, Point, fit, knee, pooled
 
 __all__ = ["Budget", "Done", "Limit", "Probe", "limit", "plan"]
@@ -196,15 +197,24 @@ def limit(curve: Curve, *, workers: int | None = None, gpu_busy: float | None = 
     place = knee(curve)
     busy = gpu_busy is not None and gpu_busy >= _BUSY
     if curve.open_end and not busy:
-        return Limit("cap", f"limit: CPUs: throughput still grows at {curve.cpus[-1]:g} CPUs for each GPU")
+        return Limit(
+            "cap", f"limit: CPUs: throughput still grows at {count(curve.cpus[-1], 'CPU')} for each GPU"
+        )
     slack = 0.5 + 2 * curve.spread
     if workers and not busy and workers - slack <= curve.knee <= workers + 1 + slack:
-        text = f"limit: num_workers={workers}: more than {place} CPUs for each GPU are not used"
+        text = (
+            f"limit: num_workers={workers}: more than {count(place, 'CPU')} for each GPU "
+            f"{'is' if place == 1 else 'are'} not used"
+        )
         if gpu_busy is not None:
             text += f", and the GPU is busy only {gpu_busy:.0f} % of the time"
         return Limit("workers", text)
     if busy:
-        return Limit("gpu", f"limit: the GPU: it is busy {gpu_busy:.0f} % of the time from {place} CPUs on")
+        return Limit(
+            "gpu", f"limit: the GPU: it is busy {gpu_busy:.0f} % of the time from {count(place, 'CPU')} on"
+        )
     if len(curve.cpus) < 2:
-        return Limit("unknown", f"limit: not known: nothing but {place} CPUs for each GPU was tried")
-    return Limit("unknown", f"limit: not the CPUs: throughput is flat from {place} CPUs for each GPU on")
+        return Limit("unknown", f"limit: not known: nothing but {count(place, 'CPU')} for each GPU was tried")
+    return Limit(
+        "unknown", f"limit: not the CPUs: throughput is flat from {count(place, 'CPU')} for each GPU on"
+    )

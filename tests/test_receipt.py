@@ -90,6 +90,10 @@ def test_a_job_that_fitted():
     )
 
 
+def test_one_is_not_told_as_several():
+    assert receipt(usage(cpus=1))[3].startswith("  host        20.0 of 1 CPU busy; ")
+
+
 def test_idle_stretches_are_those_of_the_gpu_that_waited_longest_and_count_only_when_long():
     waited = gpu(
         0, idle_at_start_seconds=600, idle_after_seconds=240, idle_at_end_seconds=59, stuck_seconds=400
@@ -230,7 +234,7 @@ def test_what_is_missing_is_said_and_never_nought():
     assert lines[1].endswith("2 for 1 h (2.0 GPU-hours), utilisation n/a")
     assert lines[2].endswith("n/a") and "n/a CPUs busy; memory at most n/a" in lines[3]
     assert lines[4] == (
-        "  not known   its end on n1; 1 of its GPUs; utilisation of 1 of 1 GPUs; "
+        "  not known   its end on n1; 1 of its GPUs; utilisation of 1 of 1 GPU; "
         "how busy its CPUs were; its memory; 2 min in which nobody looked; The driver hung"
     )
     bare = receipt(Usage(JobSummary("dev", 7), ()))

@@ -19,6 +19,7 @@ from gsub.preflight.children import child
 from gsub.preflight.values import MOST, Finding, Level, Submission
 from gsub.site import read_site
 from gsub.term import harmless
+from profiler.counting import count
 
 if TYPE_CHECKING:
     from site_configs.site_model import Partition, Site
@@ -196,10 +197,10 @@ def _beyond(submission: Submission, job: Asked, partition: Partition) -> Iterato
         name = next(
             (one for one in ("gpus-per-node", "gres", "gpus") if submission.option(one)), "gpus-per-task"
         )
-        yield name, f"{job.gpus} GPUs (a node has {gpus})"
+        yield name, f"{count(job.gpus, 'GPU')} (a node has {gpus})"
     cpus, wanted = partition.cpus_per_node, _cpus(submission, job)
     if cpus is not None and wanted and wanted[1] > cpus:
-        yield wanted[0], f"{wanted[1]} CPUs (a node has {cpus})"
+        yield wanted[0], f"{count(wanted[1], 'CPU')} (a node has {cpus})"
     memory, needed = partition.memory_per_node, _memory(submission, job)
     if memory is not None and needed and needed[1] > memory:
         yield needed[0], f"{needed[1] >> 10} GiB of memory (a node has {memory >> 10})"
@@ -214,10 +215,10 @@ def _cpus(submission: Submission, job: Asked) -> tuple[str, int] | None:
 
 
 def _memory(submission: Submission, job: Asked) -> tuple[str, int] | None:
-    for name, count in (("mem", 1), ("mem-per-gpu", job.gpus)):
+    for name, times in (("mem", 1), ("mem-per-gpu", job.gpus)):
         try:
-            if _value(submission, name) and count:
-                return name, mebibytes(_value(submission, name)) * count
+            if _value(submission, name) and times:
+                return name, mebibytes(_value(submission, name)) * times
         except NotationError:
             continue
     return None

@@ -15,6 +15,7 @@ from gsub.preflight.launch import Program, program
 from gsub.preflight.launchers import Launch
 from gsub.preflight.modules import module_path
 from gsub.preflight.values import MOST, Finding, Level, Submission
+from profiler.counting import count
 
 __all__ = ["shape"]
 
@@ -82,9 +83,12 @@ def _step(submission: Submission, command: Command, found: Program, job: Asked) 
     sure: Level = "warning" if job.exclusive else _error(command)
     each = gpus_of(lambda name: options.get(name) or "")
     if job.gpus and each and each > job.gpus:
-        what = f"srun asks for {each} GPUs a node, and the job has {job.gpus}"
+        what = f"srun asks for {count(each, 'GPU')} a node, and the job has {job.gpus}"
         yield submission.finding(
-            sure, command.line, what, f"ask for {each} GPUs a node for the job, or for {job.gpus} here"
+            sure,
+            command.line,
+            what,
+            f"ask for {count(each, 'GPU')} a node for the job, or for {job.gpus} here",
         )
         return
     tasks = number(options.get("ntasks")) or (
@@ -93,9 +97,9 @@ def _step(submission: Submission, command: Command, found: Program, job: Asked) 
     one = number(options.get("gpus-per-task"))
     whole = number(options.get("gpus")) or (tasks * one if tasks and one and "ntasks" in options else None)
     if job.all_gpus and whole and whole > job.all_gpus:
-        what = f"srun asks for {whole} GPUs, and the job has {job.all_gpus}"
+        what = f"srun asks for {count(whole, 'GPU')}, and the job has {job.all_gpus}"
         yield submission.finding(
-            sure, command.line, what, f"ask for {whole} GPUs for the job, or for {job.all_gpus} here"
+            sure, command.line, what, f"ask for {count(whole, 'GPU')} for the job, or for {job.all_gpus} here"
         )
 
 
@@ -125,7 +129,7 @@ def _tasks(submission: Submission, command: Command, found: Program, job: Asked)
         and tasks > gpus
         and _needs_nccl(command, found)
     ):
-        what = f"{tasks} tasks a node share {gpus} GPUs, and NCCL wants a GPU for each"
+        what = f"{tasks} tasks a node share {count(gpus, 'GPU')}, and NCCL wants a GPU for each"
         yield submission.finding(
             "warning", command.line, what, f"--ntasks-per-node={gpus}, or ask for {tasks} GPUs a node"
         )
@@ -133,7 +137,8 @@ def _tasks(submission: Submission, command: Command, found: Program, job: Asked)
         ranks = found.mpi.number("np", "n", "c")
         if ranks and ranks > job.all_tasks:
             what = (
-                f"mpirun starts {ranks} ranks, and the job has {job.all_tasks} tasks: Open MPI refuses that"
+                f"mpirun starts {count(ranks, 'rank')}, and the job has {count(job.all_tasks, 'task')}: "
+                "Open MPI refuses that"
             )
             yield submission.finding(
                 "warning", command.line, what, f"--ntasks={ranks} for the job, or leave it out here"
@@ -199,18 +204,20 @@ def _processes(
         gpus = None
     if gpus and start.each and start.each != gpus:
         scale = (start.nodes or 1) if start.option == "--num_processes" else 1
-        helps = f"{start.option}={gpus * scale}, or ask for {start.each} GPUs a node"
+        helps = f"{start.option}={gpus * scale}, or ask for {count(start.each, 'GPU')} a node"
         if start.each > gpus:
             sure: Level = "warning" if job.exclusive or not _needs_nccl(command, found) else _error(command)
             what = f"{start.each} processes a node want a GPU each, and {gpus} a node are asked for"
             yield submission.finding(sure, command.line, what, helps)
         elif "CUDA_VISIBLE_DEVICES" not in command.variables and command.sure:
             what = (
-                f"{start.each} processes a node use {start.each} of the {gpus} GPUs a node that are asked for"
+                f"{count(start.each, 'process', 'processes')} a node use{'s' * (start.each == 1)} {start.each} of the "
+                f"{count(gpus, 'GPU')} a node that are asked for"
             )
             yield submission.finding("warning", command.line, what, helps)
     elif gpus and start.each and tasks and tasks > 1:
-        what = f"srun starts {name} {tasks} times a node, with {start.each} processes each, for {gpus} GPUs"
+        each = f"{count(start.each, 'process', 'processes')} each, for {count(gpus, 'GPU')}"
+        what = f"srun starts {name} {tasks} times a node, with {each}"
         yield submission.finding(
             "warning", command.line, what, "srun --ntasks-per-node=1: the launcher starts the others"
         )
@@ -245,7 +252,8 @@ def _variables(submission: Submission, command: Command, found: Program, job: As
     if job.gpus and found.kind == "python" and re.fullmatch(r"\d+(?:,\d+)*", seen):
         highest = max(int(one) for one in seen.split(","))
         if highest >= job.gpus:
-            what = f"CUDA_VISIBLE_DEVICES={seen[:MOST]}: the job has {job.gpus} GPUs a node, and there is no {highest}"
+            has = f"the job has {count(job.gpus, 'GPU')} a node, and there is no {highest}"
+            what = f"CUDA_VISIBLE_DEVICES={seen[:MOST]}: {has}"
             yield submission.finding("warning", command.line, what, "leave the variable to Slurm")
     size = number(own.get("WORLD_SIZE"))
     if found.srun is None or found.launch is not None or found.kind != "python" or size is None:
@@ -254,7 +262,7 @@ def _variables(submission: Submission, command: Command, found: Program, job: As
     if tasks is None and not {"ntasks", "nodes", "ntasks-per-node"} & set(found.srun):
         tasks = job.all_tasks
     if tasks and size != tasks:
-        what = f"WORLD_SIZE={size}, and the step has {tasks} tasks"
+        what = f"WORLD_SIZE={size}, and the step has {count(tasks, 'task')}"
         yield submission.finding("warning", command.line, what, "WORLD_SIZE=$SLURM_NTASKS")
 
 
@@ -272,7 +280,8 @@ def _devices(submission: Submission, command: Command, found: Program, job: Aske
             continue
         stated = number(value if equals else found.args[place + 1] if place + 1 < len(found.args) else None)
         if stated and stated > most:
-            what = f"{name}{'=' if equals else ' '}{stated}: the job has {gpus} GPUs a node, {job.all_gpus} in all"
+            has = f"the job has {count(gpus, 'GPU')} a node, {job.all_gpus} in all"
+            what = f"{name}{'=' if equals else ' '}{stated}: {has}"
             yield submission.finding(
                 "warning", command.line, what, f"ask for them, or {name}{equals or ' '}{gpus}"
             )

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from profiler.counting import count
 from slurm_plugins.decide.context import SlurmFacts
 from slurm_plugins.decide.eligible import Place, Size
 from slurm_plugins.decide.request import Job
@@ -24,17 +25,11 @@ __all__ = [
     "fewest",
     "fit",
     "has_room",
-    "how_many",
     "memory_needed",
 ]
 
 _SPREAD: Final = 2
 """An even shape may have up to so many times the nodes that the GPUs fill: 20 GPUs go to 4 nodes x 5, 13 to none."""
-
-
-def how_many(number: int, noun: str) -> str:
-    """``1 node``, ``2 nodes``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +41,7 @@ class Grid:
     tasks: int | None = None
 
     def __str__(self) -> str:
-        return f"{how_many(self.nodes, 'node')} x {how_many(self.gpus, 'GPU')}"
+        return f"{count(self.nodes, 'node')} x {count(self.gpus, 'GPU')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +132,14 @@ def fewest(ask: Ask, place: Place, low: int, high: int | None) -> Grid | str:
 
 
 def _uneven(shape: Shape, sizes: tuple[Size, ...], nodes: int | None) -> str:
-    what = how_many(shape.gpus or 0, "GPU")
+    what = count(shape.gpus or 0, "GPU")
     if shape.tasks is not None:
-        what += f" and {how_many(shape.tasks, 'task')}"
-    most = how_many(sizes[0].gpus, "GPU")
+        what += f" and {count(shape.tasks, 'task')}"
+    most = count(sizes[0].gpus, "GPU")
     mixed = any(size.gpus != sizes[0].gpus for size in sizes)
-    over = how_many(nodes, "node") if nodes else f"nodes of {'up to ' if mixed else ''}{most}"
+    over = count(nodes, "node") if nodes else f"nodes of {'up to ' if mixed else ''}{most}"
     if shape.tasks_per_node is not None:
-        over += f" and {how_many(shape.tasks_per_node, 'task')}"
+        over += f" and {count(shape.tasks_per_node, 'task')}"
     return f"{what} do not divide evenly over {over}"
 
 

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from profiler.counting import count
 from profiler.logs import Troubles
 from site_configs.site_model import Site
 from slurm_plugins.decide.context import Context
@@ -159,4 +160,4 @@ def _summary(context: Context) -> str:
     pools = context.inventory.pools.values()
     nodes = {name for pool in pools for kind in pool.kinds for name in kind.nodes}
     release = "{:02d}.{:02d}".format(*context.slurm.release)
-    return f"{len(nodes)} nodes in {len(pools)} partitions, Slurm {release}"
+    return f"{count(len(nodes), 'node')} in {count(len(pools), 'partition')}, Slurm {release}"

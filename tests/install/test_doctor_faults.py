@@ -397,7 +397,7 @@ FAULTS = (
     Fault("records are not delivered", _many(_spool("out"), 501), "spool-waiting", "warning", "501 records", "service.url"),
     Fault("hooks' files are not taken", _many(_spool("new"), 101), "spool-waiting", "error", "101 files", "restart gsub-noded"),
     Fault("records were lost", _put(_spool("losses"), '{"dropped":{"job_usage":7}}'), "spool-lost", "warning", "7 job_usage", "make room"),
-    Fault("a record was set aside", _put(_spool("poison/ab.job_usage"), "x"), "spool-poison", "warning", "1 records", "rm "),
+    Fault("a record was set aside", _put(_spool("poison/ab.job_usage"), "x"), "spool-poison", "warning", "1 record was", "rm "),
     Fault("health checks are off", _put(lambda s: s.layout.etc / "health.off"), "health-switch", "warning", "checks are off", "rm "),
     Fault("the node refuses jobs", _put(lambda s: s.layout.run_noded / "drain", "v1 4000000000 gpu 3 is gone\n"), "health-switch", "warning", "gpu 3 is gone", "health.off"),
     Fault("a GPU's device file is missing", _lose(lambda s: s.paths.dev / "nvidia1"), "gpu-files", "error", "nvidia1", "nvidia-smi"),

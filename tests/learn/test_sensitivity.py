@@ -202,3 +202,10 @@ def test_what_is_the_limit(curve, facts, kind):
 def test_one_count_says_nothing_of_the_limit():
     found = limit(fit([Point(2, 50.0, 0.2)]))
     assert found.kind == "unknown" and "nothing but 2 CPUs" in found.text
+
+
+def test_one_cpu_is_not_told_as_several() -> None:
+    flat = Curve((1, 2, 4), (10.0, 10.0, 10.0), 10.0, 0.01, 1.0, 0.2, "saturating")
+    assert "more than 1 CPU for each GPU is not used" in limit(flat, workers=1).text
+    assert "from 1 CPU on" in limit(flat, gpu_busy=97).text
+    assert "flat from 1 CPU for each GPU on" in limit(flat).text

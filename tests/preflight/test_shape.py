@@ -69,6 +69,7 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Said:
         (TASKS, "export WORLD_SIZE=8\nsrun python nccl.py", "warning", "the step has 16 tasks"),
         # arguments and variables
         (ONE8, "export CUDA_VISIBLE_DEVICES=0,8\npython nccl.py", "warning", "there is no 8"),
+        ("-N1 --gpus-per-node=1", "CUDA_VISIBLE_DEVICES=1 python nccl.py", "warning", "has 1 GPU a node, and there"),
         (ONE8, "python any.py --devices 16", "warning", "--devices 16"),
         (ONE8, "python any.py trainer.devices=16", "warning", "trainer.devices=16"),
     ],

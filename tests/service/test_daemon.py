@@ -109,7 +109,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
 
 def test_it_starts_answers_writes_and_ends(start: Callable[..., Process]) -> None:
     one = start().ready()
-    assert "1 nodes in 1 partitions, Slurm 22.05" in one.said
+    assert "1 node in 1 partition, Slurm 22.05" in one.said
     answer = Peer(one.socket).ask()
     assert answer["mode"] == "observe"
     assert one.end() == 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from profiler.counting import count
 from slurm_plugins.client.parse import names
 from slurm_plugins.decide.edits import Value
 from slurm_plugins.decide.eligible import Place, places
@@ -22,7 +23,6 @@ from slurm_plugins.decide.grid import (
     fewest,
     fit,
     has_room,
-    how_many,
     memory_needed,
 )
 from slurm_plugins.decide.shape import NotUnderstood, gpu_items, requested
@@ -89,10 +89,10 @@ def _shape_changes(ask: Ask, grid: Grid) -> tuple[Change, ...]:
             why = f"{grid}: else Slurm may give one node more GPUs than another"
             changes.append(_gres_change(ask, grid, why))
         if shape.tasks is not None and shape.tasks_per_node is None and shape.tasks_per_gpu is None:
-            why = f"{shape.tasks} tasks on {grid.nodes} nodes: the same number on each"
+            why = f"{count(shape.tasks, 'task')} on {count(grid.nodes, 'node')}: the same number on each"
             changes.append(Change("ntasks_per_node", None, shape.tasks // grid.nodes, why))
         if shape.tasks is None and grid.tasks is not None and job.num_tasks is not None:
-            why = f"{grid.tasks} tasks on each of {grid.nodes} nodes"
+            why = f"{count(grid.tasks, 'task')} on each of {count(grid.nodes, 'node')}"
             changes.append(Change("num_tasks", None, grid.tasks * grid.nodes, why))
     return tuple(changes)
 
@@ -100,12 +100,12 @@ def _shape_changes(ask: Ask, grid: Grid) -> tuple[Change, ...]:
 def _why_nodes(ask: Ask, grid: Grid) -> str:
     shape = ask.shape
     if shape.gpus is None and grid.nodes == 1:
-        return f"its {how_many(shape.tasks or 1, 'task')} fit on one node"
+        return f"its {count(shape.tasks or 1, 'task')} fit on one node"
     if shape.gpus is None:
         return f"{shape.tasks} tasks, {grid.tasks} on each node"
-    held = how_many(grid.nodes * grid.gpus, "GPU")
+    held = count(grid.nodes * grid.gpus, "GPU")
     if shape.tasks is not None and grid.nodes > 1:
-        held += f" and {how_many(shape.tasks, 'task')}"
+        held += f" and {count(shape.tasks, 'task')}"
     return f"{grid}: the fewest nodes that hold {held}{'' if grid.nodes == 1 else ' evenly'}"
 
 

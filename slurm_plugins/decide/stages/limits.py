@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from profiler.counting import count
 from site_configs.units import format_duration, format_size
 from slurm_plugins.decide.alike import Group, groups_of
 from slurm_plugins.decide.context import Context
@@ -150,7 +151,8 @@ def _nodes(case: _Case) -> str | None:
         return None
     having = f"with {case.per_node} {case.asked}" if case.per_node > 1 or case.shape.gpu_type else "with GPUs"
     return _lines(
-        f"{case.where} has {there} nodes {having}, and the job asks for {wanted}", f"Ask for at most {there}."
+        f"{case.where} has {count(there, 'node')} {having}, and the job asks for {wanted}",
+        f"Ask for at most {there}.",
     )
 
 
@@ -197,7 +199,7 @@ def _cpus(case: _Case) -> str | None:
     if wanted <= most:
         return None
     return _lines(
-        f"no node of {case.where} with its GPUs has {wanted} CPUs: the most is {most}",
+        f"no node of {case.where} with its GPUs has {count(wanted, 'CPU')}: the most is {most}",
         f"Ask for at most {most}.",
     )
 

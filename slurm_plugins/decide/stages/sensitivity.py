@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
+from profiler.counting import count
 from profiler.curves import TOLERANCE
 from site_configs.site_model import Resources
 from site_configs.units import format_size
@@ -199,7 +200,7 @@ def _cpus(case: _Case) -> _Outcome:
     target = _bounded(wanted, share, _spare(case.kinds, gpus, lambda kind: kind.cpus, keep), caps)
     why = f"a GPU's share of its node is {share}"
     if found is not None:
-        why = f"its throughput is at its best from {found:g} CPUs for each GPU on{_evidence(case.workload)}"
+        why = f"its throughput is at its best from {count(found, 'CPU')} for each GPU on{_evidence(case.workload)}"
         if elsewhere and math.ceil(found) < share:
             why = f"with other arguments {found:g} were enough, and a GPU's share of its node is {share}"
         elif wanted > math.ceil(found):
@@ -207,7 +208,7 @@ def _cpus(case: _Case) -> _Outcome:
     if target < min(wanted, share):
         why = f"the most that this site gives, where {why}"
     note = Note(
-        f"{target} CPUs for each GPU: {why}",
+        f"{count(target, 'CPU')} for each GPU: {why}",
         inputs={
             "share": share,
             "knee": found,
@@ -238,7 +239,7 @@ def _evidence(workload: Workload | None) -> str:
     """What a curve rests on, where that is known."""
     if workload is None or not workload.runs:
         return ""
-    return f" (measured in {workload.runs} run{'s' if workload.runs > 1 else ''})"
+    return f" (measured in {count(workload.runs, 'run')})"
 
 
 def _whole_cores(cpus: int, kind: Kind) -> int:
@@ -251,7 +252,7 @@ def _open_cpus(case: _Case, target: int, why: str) -> tuple[Change, ...]:
     tasks, gpus = case.tasks_per_node, case.gpus
     if tasks and gpus and case.tasks_stated and case.request.batch:
         each = target * gpus // tasks
-        reason = f"{target} CPUs for each GPU, {each} for each task: {why}"
+        reason = f"{count(target, 'CPU')} for each GPU, {each} for each task: {why}"
         return (Change("cpus_per_task", None, each, reason),) if each > 1 else ()
     return (Change("cpus_per_tres", None, f"gres:gpu:{target}", why),)
 

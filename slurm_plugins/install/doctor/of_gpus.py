@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from profiler.counting import count
 from site_configs.site_model import Site
 from site_configs.topology import TopologyError
 from slurm_plugins.install.doctor.check import (
@@ -36,7 +37,7 @@ def _gres(sight: Sight) -> Iterator[Said]:
             "GresTypes has gpu, but no node has any", "add Gres=gpu:N to the nodes' lines in slurm.conf"
         )
     else:
-        yield ok(f"{gpus} GPUs on {sum(bool(node.gpus) for node in sight.nodes)} nodes")
+        yield ok(f"{count(gpus, 'GPU')} on {count(sum(bool(node.gpus) for node in sight.nodes), 'node')}")
 
 
 _GRES_LINE: Final = re.compile(r"(?i)\bName\s*=\s*gpu\b")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from profiler.counting import count
 from slurm_plugins.install.doctor.check import (
     ANYWHERE,
     CONTROLLER,
@@ -105,7 +106,7 @@ def _heard(sight: Sight) -> Iterator[Said]:
             "journalctl -u gsub-noded there; gsub admin doctor there tells more",
         )
     if not never and not silent:
-        yield ok(f"{len(up)} nodes are up, and heard of")
+        yield ok(f"{count(len(up), 'node')} {'is' if len(up) == 1 else 'are'} up, and heard of")
 
 
 def _lately(sight: Sight) -> bool:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from profiler.counting import count
 from site_configs.hostlist import HostlistError, expand
 from slurm_plugins.install.doctor.check import NODE, Check, Said, UnseenError, error, ok, unknown, warning
 from slurm_plugins.install.doctor.rights import shown
@@ -123,7 +124,7 @@ def _waiting(sight: Sight) -> Iterator[Said]:
     if out > _WAITING_WARNS:
         yield warning(f"{out} records wait in {layout.spool / 'out'}: the service is not reached")
     if new <= _HOOK_FILES_WARN and out <= _WAITING_WARNS:
-        yield ok(f"{out} records wait to be delivered")
+        yield ok(f"{count(out, 'record')} wait{'s' * (out == 1)} to be delivered")
 
 
 def _visible(sight: Sight, folder: Path) -> bool:
@@ -162,7 +163,8 @@ def _poison(sight: Sight) -> Iterator[Said]:
     with suppress(UnseenError):
         why = (sight.text(folder / f"{names[0]}.why") or "").strip()
     yield warning(
-        f"{len(names)} records were set aside in {folder}{f': {why}' if why else ''}",
+        f"{count(len(names), 'record')} {'was' if len(names) == 1 else 'were'} set aside in {folder}"
+        f"{f': {why}' if why else ''}",
         f"look at them, then rm {folder}/*",
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from profiler.counting import count
 from site_configs.site import SiteError, parse_site
 from slurm_plugins.act.journal import NAME, held_in
 from slurm_plugins.install.doctor.check import (
@@ -272,7 +273,7 @@ def _held(sight: Sight) -> Iterator[Said]:
             f"systemctl status gsub-act; scontrol release {over[0].job}",
         )
     else:
-        yield ok(f"gsub holds {len(held)} jobs" if held else "gsub holds no job")
+        yield ok(f"gsub holds {count(len(held), 'job')}" if held else "gsub holds no job")
 
 
 def _installation(sight: Sight) -> Iterator[Said]:
