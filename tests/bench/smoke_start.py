@@ -226,7 +226,7 @@ def behind(found: Lived, ours: bool) -> list[float]:
             for one in found.smokes
             if one.nodes == job.nodes and one.ended is not None and one.ended <= job.started
         ]
-        held.append(max(0.0, max(smokes, default=0.0) - max([queued, *ends])))
+        held.append(max(0.0, max(smokes, default=queued) - max([queued, *ends])))
     return held
 
 
