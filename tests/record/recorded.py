@@ -129,7 +129,7 @@ class Recorded:
 
     def ask(self, target: str, user: str | None = None) -> tuple[int, bytes]:
         """Status and body of the API's answer to `user`; by default to who runs the test."""
-        if user is None:  # in this process: most ask again and again, and one of Python each costs more than all else
+        if user is None:  # in this process: most ask again and again, and a Python for each is what costs most
             try:
                 answer = self._service.ask("GET", target)
             except ServiceError as error:
@@ -158,12 +158,18 @@ class Recorded:
     def complete(self, job: int, restarts: int = 0) -> Usage:
         """The usage of an attempt, once Slurm and every node have said all of it."""
 
+        there: list[JobSummary] = []
+
         def look() -> JobSummary | None:
-            found = [each for each in self.jobs() if (each.job_id, each.restarts) == (job, restarts)]
+            there[:] = [each for each in self.jobs() if each.job_id == job]
+            found = [each for each in there if each.restarts == restarts]
             ended = found and found[0].complete and found[0].state not in _UNDER_WAY
             return found[0] if ended else None
 
-        self.wait_for(f"the record of job {job}, attempt {restarts}", look)
+        try:
+            self.wait_for(f"the record of job {job}, attempt {restarts}", look)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; of it there is {there}") from None
         return self._get(f"/v1/jobs/{job}/usage?restarts={restarts}", Usage)
 
     def series(self, job: int) -> Series:

@@ -53,6 +53,9 @@ def jobs(record: Recorded) -> Submitted:
     for job in (requeued, cancelled):
         record.given(job)
     record.wait_for("the first load", lambda: record.loaded("n2") >= 2 or None)
+    # 22.05's accounting forgets the start of what ends before it knew of it: nobody can then say that it was requeued
+    books = ["sacct", "-nXP", "-oStart", f"-j{requeued}"]
+    record.wait_for("accounting", lambda: record.cluster.run(books).stdout.startswith("20") or None)
     record.cluster.run(["scancel", str(cancelled)], user=record.user, check=True)
     record.cluster.run(["scontrol", "requeue", str(requeued)], user=record.user, check=True)
     record.wait_for("the requeue", lambda: _restarts(record, requeued) == 1 or None)
