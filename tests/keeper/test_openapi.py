@@ -14,7 +14,7 @@ import openapi_spec_validator
 
 from profiler.answers import Jobs, Taken, Usage
 from slurm_plugins.service.keeper import openapi
-from slurm_plugins.service.keeper.routes import QUESTIONS
+from slurm_plugins.service.keeper.questions import QUESTIONS
 from tests.keeper.door import OPERATOR, Door
 
 KEPT = Path(__file__).parents[2] / "docs" / "openapi.json"

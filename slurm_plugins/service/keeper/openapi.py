@@ -19,7 +19,8 @@ from slurm_plugins.service.keeper.collect import MAX_RECORDS, Batch
 from slurm_plugins.service.keeper.forgetting import FORGET
 from slurm_plugins.service.keeper.parameters import Parameter
 from slurm_plugins.service.keeper.points import POINTS
-from slurm_plugins.service.keeper.routes import NODE, QUESTIONS, RECORDS, Question
+from slurm_plugins.service.keeper.questions import NODE, QUESTIONS, Question
+from slurm_plugins.service.keeper.routes import RECORDS
 
 __all__ = ["document", "text"]
 
