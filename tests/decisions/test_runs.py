@@ -68,8 +68,15 @@ def test_an_ordinary_run_is_one_more_point(enforcing: Cluster, folder: Path, use
     wait(lambda: not run("squeue --me --noheader").strip())
     # The job that it submitted itself has its variables, and is not gsub's
     assert run("ls $XDG_STATE_HOME/gsub/runs").count(".run") == 1
-    (after,) = curves(mark["workload"][0])
-    assert (after["runs"], after["gpu_type"], after["knee"]) == (2, "a100", before["knee"]), after
+
+    def refined() -> dict[str, Any] | None:
+        """The curve with one more run; a service that is busy may have to be asked again."""
+        run("rm -f $XDG_STATE_HOME/gsub/points/.tried")
+        (found,) = curves(mark["workload"][0])
+        return found if found["runs"] == 2 else None
+
+    after = wait(refined, 60.0)
+    assert (after["gpu_type"], after["knee"]) == ("a100", before["knee"]), after
     (point,) = [one for one in after["measured"] if one not in before["measured"]]
     assert point["cpus"] == 12
     assert point["rate"] == pytest.approx(20, rel=0.1) and point["error"] > 0.05 * point["rate"]
