@@ -129,7 +129,7 @@ class Recorded:
 
     def ask(self, target: str, user: str | None = None) -> tuple[int, bytes]:
         """Status and body of the API's answer to `user`; by default to who runs the test."""
-        if user is None:  # in this process: most ask again and again, and a Python for each is what costs most
+        if user is None:  # in this process: most ask again and again, and a Python each is what costs
             try:
                 answer = self._service.ask("GET", target)
             except ServiceError as error:

@@ -145,7 +145,7 @@ def test_utilisation_is_that_of_the_load(record, one):
         assert near(use.utilisation_p50, wanted)
         assert near(use.utilisation_p95, wanted)
         # The moments in which the load comes and goes are part of this one, and are the longer the later an agent looks
-        busy_s = use.busy_seconds
+        busy_s = use.busy_seconds or 0.0
         assert near((use.utilisation_busy_mean or 0) * busy_s, wanted * (did["ended"] - did["began"]))
         assert near(use.utilisation_busy_mean, wanted, 0.15)
 
