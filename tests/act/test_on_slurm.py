@@ -235,13 +235,12 @@ def test_a_task_is_looked_at_by_its_own_number(acting: Acting) -> None:
         acting.wait(lambda task=task: acting.shown(task)["JobState"] == "FAILED")  # type: ignore[misc]
     numbers = {task: int(acting.shown(f"{array}_{task}")["JobId"]) for task in (1, 2)}
     (own,) = [task for task, number in numbers.items() if number != int(array)]
-    asked = {"restarts": 0, "number": numbers[own]}
-    assert acting.ask("requeue", f"{array}_{own}", **asked)["result"] == "done"
+    number = numbers[own]
+    assert acting.ask("requeue", f"{array}_{own}", restarts=0, number=number)["result"] == "done"
     assert acting.shown(f"{array}_{own}")["Restarts"] == "1"
     # by a number that is another's the task is found all the same, and the other is left alone
     other = 3 - own
-    asked = {"restarts": 0, "number": numbers[own]}
-    assert acting.ask("requeue", f"{array}_{other}", **asked)["result"] == "done"
+    assert acting.ask("requeue", f"{array}_{other}", restarts=0, number=number)["result"] == "done"
     assert (acting.shown(f"{array}_{other}")["Restarts"], acting.shown(f"{array}_{own}")["Restarts"]) == ("1", "1")
 
 
