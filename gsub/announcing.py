@@ -29,22 +29,30 @@ RUNS: Final = "GSUB_RUNS"
 MARK: Final = re.compile(r"\d{1,10}\.json")
 TOLD: Final = re.compile(r"(\d{1,10})-(\d{1,6})-\d{1,10}-[0-9a-f]{12}\.run(\.part)?")
 """Names of what a process tells: job, restarts."""
+_CLUSTER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _MARKS: Final = 500
 _AGE: Final = 60 * 86400.0
 _WAIT: Final = 0.2
 """Seconds that a submission may last longer for its mark: a home directory on a network may hang."""
 
 
-def runs_folder(environ: Mapping[str, str]) -> str:
+def runs_folder(environ: Mapping[str, str], cluster: str) -> str:
     """Where runs of this user tell their steps; empty where there is no such place. Asks no file system.
 
-    >>> runs_folder({"HOME": "/home/ada"}), runs_folder({"HOME": "/", "XDG_STATE_HOME": "/s"}), runs_folder({})
-    ('/home/ada/.local/state/gsub/runs', '/s/gsub/runs', '')
+    Clusters may share a home, and give the same numbers to their jobs: each has a folder.
+
+    >>> runs_folder({"HOME": "/home/ada"}, "lab"), runs_folder({"HOME": "/", "XDG_STATE_HOME": "/s"}, "a")
+    ('/home/ada/.local/state/gsub/runs/lab', '/s/gsub/runs/a')
+    >>> runs_folder({}, "lab"), runs_folder({"HOME": "/home/ada"}, "../lab")
+    ('', '')
     """
+    if not _CLUSTER.fullmatch(cluster):
+        return ""
     state, home = environ.get("XDG_STATE_HOME", ""), environ.get("HOME", "")
     if is_off(environ, SWITCH) or not (state.startswith("/") or home.startswith("/")):
         return ""
-    return os.path.join(state if state.startswith("/") else f"{home}/.local/state", "gsub", "runs")  # noqa: PTH118
+    base = state if state.startswith("/") else f"{home}/.local/state"
+    return os.path.join(base, "gsub", "runs", cluster)  # noqa: PTH118
 
 
 class Announcing:
@@ -58,14 +66,15 @@ class Announcing:
 
     def start(self, job_id: int, cluster: str | None) -> None:
         """Begin to write it down; never raises an Exception."""
-        if not self._workload or RUNS not in self._environ:
+        elsewhere = cluster is not None and cluster.lower() != self._cluster.lower()
+        if not self._workload or RUNS not in self._environ or elsewhere:
             return
         with suppress(Exception):
             mark = {
                 "v": 1,
                 "job": job_id,
                 "workload": self._workload,
-                "cluster": cluster or self._cluster,
+                "cluster": self._cluster,
                 "at": time.time(),
             }
             self._thread = threading.Thread(target=self._write, args=(job_id, mark), name="runs", daemon=True)
@@ -85,8 +94,8 @@ class Announcing:
             state = memory_folder(self._environ)
             if state is None:
                 return
-            folder = state / "runs"
-            folder.mkdir(mode=0o700, exist_ok=True)
+            folder = state / "runs" / self._cluster
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if is_own(folder):
                 _forget(folder)
                 put(folder / f"{job_id}.json", json.dumps(mark).encode())

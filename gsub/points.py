@@ -85,7 +85,8 @@ def _gather(environ: Mapping[str, str], site: Site | None) -> None:
 
     from gsub.runs import gather
 
-    for measured in gather(state, environ, site or _site(environ)):
+    found = site or _site(environ)
+    for measured in gather(state, environ, found) if found is not None else ():
         _keep(measured.id, msgspec.json.encode(measured), environ)
 
 

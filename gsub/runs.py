@@ -70,9 +70,9 @@ class _Facts(msgspec.Struct, frozen=True):
     environ: dict[str, str] = {}
 
 
-def gather(state: Path, environ: Mapping[str, str], site: Site | None) -> list[Measured]:
+def gather(state: Path, environ: Mapping[str, str], site: Site) -> list[Measured]:
     """A point for each run that is over, and away with what it told. Quick where there is nothing. Raises OSError."""
-    folder = state / "runs"
+    folder = state / "runs" / site.cluster
     if not folder.exists() or not is_own(folder):
         return []
     groups: dict[tuple[int, int], list[os.DirEntry[str]]] = {}
@@ -94,8 +94,6 @@ def gather(state: Path, environ: Mapping[str, str], site: Site | None) -> list[M
         if told and not all(facts.ended or now - at > _SILENT for facts, _, at in told):
             continue
         mark = _mark_of(folder, told)
-        if mark is not None and site is not None and mark.cluster.lower() not in ("", site.cluster.lower()):
-            continue  # a home may belong to several clusters
         if mark is not None:
             over, kind = _standing(job, restarts, environ, site, told[0][0].environ)
             if not over:

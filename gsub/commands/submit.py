@@ -135,7 +135,7 @@ def _named(
     try:
         text = given if given is not None else text_of(line) if reads else b""
         environ, names = named(line, text, environ)
-        if names and slurm.site.service.url and (folder := runs_folder(environ)):
+        if names and slurm.site.service.url and (folder := runs_folder(environ, slurm.site.cluster)):
             environ[RUNS] = folder
         return environ, Announcing(names, environ, slurm.site.cluster)
     except UserError:

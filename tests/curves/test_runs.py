@@ -30,7 +30,7 @@ class User:
 
     def __init__(self, folder: Path, state: str = "COMPLETED") -> None:
         self.state = folder / "state-of-user" / "gsub"
-        self.runs = self.state / "runs"
+        self.runs = self.state / "runs" / "lab"
         self.runs.mkdir(parents=True)
         self.slurm(folder, state)
         (folder / "site.toml").write_text(
@@ -51,7 +51,7 @@ class User:
             program.chmod(0o755)
 
     def announce(self, job: int = 7, cluster: str = "lab") -> None:
-        environ = {**self.environ, RUNS: runs_folder(self.environ)}
+        environ = {**self.environ, RUNS: runs_folder(self.environ, cluster)}
         announcing = Announcing(NAMES, environ, cluster)
         announcing.start(job, None)
         assert announcing._thread is not None
@@ -124,21 +124,26 @@ def test_a_job_that_slurm_has_forgotten(tmp_path: Path) -> None:
     user = User(tmp_path, "")
     user.announce()
     user.tell()
-    (found,) = gather(user.state, user.environ, None)
+    (found,) = user.gather()
     assert found.gpu_type == ""
     from gsub.site import read_site
 
     user.tell()
-    (found,) = gather(user.state, user.environ, read_site(user.environ))
+    site = read_site(user.environ)
+    assert site is not None
+    (found,) = gather(user.state, user.environ, site)
     assert found.gpu_type == "h200"
 
 
-def test_another_clusters_runs_wait_for_it_and_those_without_a_mark_go(tmp_path: Path) -> None:
+def test_another_clusters_jobs_have_marks_of_their_own_and_what_has_none_goes(tmp_path: Path) -> None:
     user = User(tmp_path)
     user.announce(cluster="elsewhere")
-    theirs, unknown = user.tell(), user.tell(job=8)
-    assert user.gather() == []
-    assert theirs.exists() and not unknown.exists()
+    assert (user.state / "runs" / "elsewhere" / "7.json").exists()
+    unknown = user.tell()
+    assert user.gather() == [] and not unknown.exists()
+    announcing = Announcing(NAMES, {**user.environ, RUNS: str(user.runs)}, "lab")
+    announcing.start(9, "elsewhere")  # sbatch -M: its numbers are others
+    assert announcing._thread is None
 
 
 HOSTILE: list[bytes] = [
@@ -197,4 +202,4 @@ def test_marks_are_bounded_and_can_be_refused(tmp_path: Path, monkeypatch: pytes
         user.announce(job)
     assert {path.name for path in user.runs.iterdir()} == {"8.json", "9.json", "100.json"}
     assert (user.runs / "9.json").stat().st_mode & 0o777 == 0o600
-    assert runs_folder({**user.environ, "GSUB_REMEMBER": "off"}) == ""
+    assert runs_folder({**user.environ, "GSUB_REMEMBER": "off"}, "lab") == ""

@@ -63,11 +63,11 @@ def test_an_ordinary_run_is_one_more_point(enforcing: Cluster, folder: Path, use
     told = ["python3", "-c", deliver, learnt]
     wait(lambda: "is with" in enforcing.run(told, user=user, cwd=folder, check=True).stdout)
     job = run("gsub --parsable --no-preflight curves.sh --lr 0.1").strip()
-    mark = json.loads(run(f"cat $XDG_STATE_HOME/gsub/runs/{job}.json"))
+    mark = json.loads(run(f"cat $XDG_STATE_HOME/gsub/runs/*/{job}.json"))
     (before,) = curves(mark["workload"][0])
     wait(lambda: not run("squeue --me --noheader").strip())
     # The job that it submitted itself has its variables, and is not gsub's
-    assert run("ls $XDG_STATE_HOME/gsub/runs").count(".run") == 1
+    assert run("ls $XDG_STATE_HOME/gsub/runs/*").count(".run") == 1
 
     def refined() -> dict[str, Any] | None:
         """The curve with one more run; a service that is busy may have to be asked again."""
@@ -80,4 +80,4 @@ def test_an_ordinary_run_is_one_more_point(enforcing: Cluster, folder: Path, use
     (point,) = [one for one in after["measured"] if one not in before["measured"]]
     assert point["cpus"] == 12
     assert point["rate"] == pytest.approx(20, rel=0.1) and point["error"] > 0.05 * point["rate"]
-    assert run("ls $XDG_STATE_HOME/gsub/runs").split() == [f"{job}.json"]
+    assert run("ls $XDG_STATE_HOME/gsub/runs/*").split() == [f"{job}.json"]
