@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from profiler.store import open_store
-from tests.report.history import fill
+from tests.report.history import CLUSTER, fill
 
 FRAME = """
 import sys
@@ -26,12 +26,15 @@ from tests.report.history import CLUSTER, SINCE, UNTIL
 frame = jobs(open_store(sys.argv[1], read_only=True), cluster=CLUSTER, since=SINCE, until=UNTIL)
 print(len(frame), "attempts", round(frame.memory_usage(deep=True).sum() / 1e6), "MB")
 """
+AUDIT = "import sys; from gsub.cli import main; sys.exit(main())"
+YEAR = ("--since=2024-12-31", "--until=2026-01-02")
 
 
-def run(name: str, argv: list[str], environ: dict[str, str] | None = None) -> None:
+def run(name: str, argv: list[str], *, quiet: bool = False) -> None:
     """Run a program; tell its wall time, processor time and highest memory."""
+    silence = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)] if quiet else []
     begun = time.perf_counter()
-    child = os.posix_spawn(argv[0], argv, {**os.environ, **(environ or {})})
+    child = os.posix_spawn(argv[0], argv, os.environ, file_actions=silence)
     _, status, used = os.wait4(child, 0)
     wall = time.perf_counter() - begun
     code = os.waitstatus_to_exitcode(status)
@@ -56,8 +59,28 @@ def main() -> int:
             store.migrate()
             fill(store, asked.jobs, seed=asked.seed)
             store.close()
-            print(f"made up in {time.perf_counter() - begun:.0f} s: {file.stat().st_size / 1e9:.1f} GB", flush=True)
+            print(
+                f"made up in {time.perf_counter() - begun:.0f} s: {file.stat().st_size / 1e9:.1f} GB",
+                flush=True,
+            )
         run("frame", [sys.executable, "-c", FRAME, url])
+        audit = [
+            sys.executable,
+            "-c",
+            AUDIT,
+            "admin",
+            "audit",
+            f"--store={url}",
+            f"--cluster={CLUSTER}",
+            *YEAR,
+        ]
+        for name, more in (
+            ("audit, terminal", ["--by=user", "--by=account"]),
+            ("audit, JSON", ["--json"]),
+            ("audit, CSV", [f"--csv={folder}/csv"]),
+            ("audit, Parquet with all jobs", [f"--parquet={folder}/parquet"]),
+        ):
+            run(name, [*audit, *more], quiet=True)
     return 0
 
 
