@@ -109,7 +109,8 @@ def named(
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """The same, and all names of the workload; the most telling first. Raises UserError likewise."""
     own = owned(own_name(line))
-    told, names = own.removeprefix("own:"), ((own,) if own else ())
+    told = own.removeprefix("own:")
+    names: tuple[str, ...] = (own,) if own else ()
     if script:
         identity = identified(line, script, environ)
         told, names = variable(identity), identity.fingerprints
