@@ -30,8 +30,11 @@ MARK: Final = re.compile(r"\d{1,10}\.json")
 TOLD: Final = re.compile(r"(\d{1,10})-(\d{1,6})-\d{1,10}-[0-9a-f]{12}\.run(\.part)?")
 """Names of what a process tells: job, restarts."""
 _CLUSTER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
-_MARKS: Final = 500
+_MARKS: Final = 2000
+"""Jobs of whose runs a point may come, the latest: one whose mark is gone tells nothing any more."""
 _AGE: Final = 60 * 86400.0
+_LEFT: Final = 3600.0
+"""Seconds after which what a writer that was killed had begun is nobody's."""
 _WAIT: Final = 0.2
 """Seconds that a submission may last longer for its mark: a home directory on a network may hang."""
 
@@ -97,8 +100,8 @@ class Announcing:
             folder = state / "runs" / self._cluster
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if is_own(folder):
-                _forget(folder)
                 put(folder / f"{job_id}.json", json.dumps(mark).encode())
+                _forget(folder)
 
 
 def is_own(folder: Path) -> bool:
@@ -108,18 +111,18 @@ def is_own(folder: Path) -> bool:
 
 
 def _forget(folder: Path) -> None:
-    """Remove marks and what runs told beyond what is kept. Raises OSError."""
+    """Remove marks and what runs told beyond what is kept; `gsub.train` bounds how many there are. Raises OSError."""
     with os.scandir(folder) as found:
-        entries = list(found)
-    marks = sorted((entry for entry in entries if MARK.fullmatch(entry.name)), key=_number, reverse=True)
-    gone = [entry.path for entry in marks[_MARKS - 1 :]]
-    gone += [one.path for one in entries if TOLD.fullmatch(one.name) and time.time() - _written(one) > _AGE]
-    for path in gone:
-        Path(path).unlink(missing_ok=True)
-
-
-def _number(entry: os.DirEntry[str]) -> int:
-    return int(entry.name.partition(".")[0])
+        entries = [(_written(entry), entry.name) for entry in found]
+    # By their time: numbers of jobs begin anew one day
+    marks = sorted((one for one in entries if MARK.fullmatch(one[1])), reverse=True)
+    gone = [name for _, name in marks[_MARKS:]]
+    for at, name in entries:
+        age = _LEFT if name.startswith(".") else _AGE
+        if (name.startswith(".") or MARK.fullmatch(name) or TOLD.fullmatch(name)) and time.time() - at > age:
+            gone.append(name)
+    for name in gone:
+        (folder / name).unlink(missing_ok=True)
 
 
 def _written(entry: os.DirEntry[str]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Any, Final
@@ -47,7 +48,8 @@ def show(about: About, tables: Sequence[Table]) -> None:
     from gsub.term import is_terminal
 
     screen = _console(wide=not is_terminal(sys.stdout))
-    window = f"from {_date(about.since)} to {_date(about.until)}"
+    zone = time.strftime("%Z", time.localtime(about.until))
+    window = f"from {_date(about.since)} to {_date(about.until)} {zone}"
     pseudonyms = ", with pseudonyms" if about.pseudonyms else ""
     screen.print(Text(f"{plain(about.cluster)}: attempts at jobs that ran {window}{pseudonyms}"))
     for table in tables:

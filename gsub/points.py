@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from profiler.points import Measured
     from site_configs.site_model import Site
 
-__all__ = ["deliver", "deliver_kept", "gpu_type"]
+__all__ = ["deliver", "deliver_kept", "drop_kept", "gpu_type"]
 
 _SECONDS: Final = 10.0
 """At the end of a run, which took minutes: a busy service is waited for."""
@@ -72,6 +72,24 @@ def deliver_kept(environ: Mapping[str, str] = os.environ, site: Site | None = No
         return _send_all(files, folder, site or _site(environ))
     except Exception:  # the command is about something else
         return 0
+
+
+def drop_kept(name: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Forget what waits here of a workload by one of its names, and have its runs tell no more. Raises OSError."""
+    import msgspec
+
+    from gsub.receipts import memory_folder
+    from gsub.runs import drop_marks
+    from profiler.points import Measured
+
+    state, folder, site = memory_folder(environ), _folder(environ, make=False), _site(environ)
+    if state is not None and site is not None:
+        drop_marks(state / "runs" / site.cluster, name)
+    for path in folder.iterdir() if folder is not None else ():
+        if _NAME.fullmatch(path.name):
+            with suppress(msgspec.MsgspecError):
+                if name in msgspec.json.decode(path.read_bytes(), type=Measured).workload:
+                    path.unlink(missing_ok=True)
 
 
 def _gather(environ: Mapping[str, str], site: Site | None) -> None:

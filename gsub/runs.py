@@ -16,8 +16,9 @@ import re
 import stat
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from profiler.step_counter import Entry
     from site_configs.site_model import Site
 
-__all__ = ["Mark", "gather"]
+__all__ = ["Mark", "drop_marks", "gather"]
 
 _SILENT: Final = 90.0  # seconds after which a process that told nothing may have ended: it tells once in 60
 _AT_ONCE: Final = 5  # runs that one command looks after
@@ -70,11 +71,14 @@ class _Facts(msgspec.Struct, frozen=True):
     environ: dict[str, str] = {}
 
 
-def gather(state: Path, environ: Mapping[str, str], site: Site) -> list[Measured]:
-    """A point for each run that is over, and away with what it told. Quick where there is nothing. Raises OSError."""
+def gather(state: Path, environ: Mapping[str, str], site: Site) -> Iterator[Measured]:
+    """A point for each run that is over, and away with what it told when the next is asked for: it is kept then.
+
+    Quick where there is nothing. Raises OSError.
+    """
     folder = state / "runs" / site.cluster
     if not folder.exists() or not is_own(folder):
-        return []
+        return
     groups: dict[tuple[int, int], list[os.DirEntry[str]]] = {}
     with os.scandir(folder) as found:
         for entry in found:
@@ -82,13 +86,13 @@ def gather(state: Path, environ: Mapping[str, str], site: Site) -> list[Measured
             if match is not None and match[3] is None:
                 groups.setdefault((int(match[1]), int(match[2])), []).append(entry)
     if not groups:
-        return []
+        return
     until = time.monotonic() + _SECONDS
-    points: list[Measured] = []
+    count = 0
     now = _clock(folder)
     # In any order: jobs that run on must not stand before those that have ended
     for (job, restarts), entries in random.sample(list(groups.items()), len(groups)):
-        if len(points) >= _AT_ONCE or time.monotonic() >= until:
+        if count >= _AT_ONCE or time.monotonic() >= until:
             break
         told = [one for entry in entries[:_PROCESSES] if (one := _read(entry)) is not None]
         if told and not all(facts.ended or now - at > _SILENT for facts, _, at in told):
@@ -98,11 +102,22 @@ def gather(state: Path, environ: Mapping[str, str], site: Site) -> list[Measured
             over, kind = _standing(job, restarts, environ, site, told[0][0].environ)
             if not over:
                 continue
-            point = _point(job, restarts, told, mark, kind)
-            points += [point] if point is not None else []
+            point = None if kind is None else _point(job, restarts, told, mark, kind)
+            if point is not None:
+                count += 1
+                yield point
         for entry in entries:
             Path(entry.path).unlink(missing_ok=True)
-    return points
+
+
+def drop_marks(folder: Path, name: str) -> None:
+    """Remove the marks of a workload by one of its names: what its runs told and tell is no point. Raises OSError."""
+    if folder.exists() and is_own(folder):
+        for path in folder.iterdir():
+            if MARK.fullmatch(path.name):
+                with suppress(msgspec.MsgspecError):
+                    if name in msgspec.json.decode(path.read_bytes()[:_MOST], type=Mark).workload:
+                        path.unlink(missing_ok=True)
 
 
 _Told = tuple[_Facts, tuple["Entry", ...], float]
@@ -157,8 +172,11 @@ def _mark_of(folder: Path, told: Sequence[_Told]) -> Mark | None:
 
 def _standing(
     job: int, restarts: int, environ: Mapping[str, str], site: Site | None, theirs: Mapping[str, str]
-) -> tuple[bool, str]:
-    """Whether that run is over, and the type of its GPUs; Slurm is asked, and does not know it for ever."""
+) -> tuple[bool, str | None]:
+    """Whether that run is over, and the type of its GPUs; Slurm is asked, and does not know it for ever.
+
+    None: nobody can tell which it had.
+    """
     from slurm_plugins.client.errors import SlurmError
     from slurm_plugins.client.runner import Runner
 
@@ -174,14 +192,15 @@ def _standing(
         return False, ""
     if state is not None and state[1] in _UNDER_WAY and (count is None or int(count[1]) <= restarts):
         return False, ""
+    declared = None if site is None else site.partitions.get(theirs.get("SLURM_JOB_PARTITION", ""))
+    if count is not None and int(count[1]) > restarts:
+        # Slurm tells of the attempt that followed, which may have been given others
+        return True, declared.gpu_type or None if declared is not None else None
     kind = _kind(text)
     if kind is None:
         with suppress(SlurmError, OSError):
             words = ["sacct", "-n", "-P", "-X", "-j", str(job), "-o", "AllocTRES"]
             kind = _kind(runner.read(words, daemon="slurmdbd").stdout)
-    declared = None
-    if kind is None and site is not None:
-        declared = site.partitions.get(theirs.get("SLURM_JOB_PARTITION", ""))
     return True, kind if kind is not None else declared.gpu_type if declared is not None else ""
 
 
@@ -213,6 +232,8 @@ def _point(job: int, restarts: int, told: Sequence[_Told], mark: Mark, kind: str
     at = min(max(at for _, _, at in told), time.time())
     seconds = max((entries[-1].at - entries[0].at for _, entries, _ in told if entries), default=0.0)
     key = hashlib.sha256(f"{mark.cluster} {mark.at} {job} {restarts}".encode()).hexdigest()[:32]
+    if _side_by_side(told):
+        return None
     try:
         speed = steady([entries for _, entries, _ in told])
         cpus = _cpus([facts for facts, _, _ in told])
@@ -225,6 +246,18 @@ def _point(job: int, restarts: int, told: Sequence[_Told], mark: Mark, kind: str
         return checked(msgspec.json.decode(msgspec.json.encode(made), type=Measured), time.time())
     except (ValueError, ArithmeticError, msgspec.MsgspecError):
         return None
+
+
+def _side_by_side(told: Sequence[_Told]) -> bool:
+    """Whether steps of the job ran at the same time: several trainings, on some of its CPUs and GPUs each."""
+    spans: dict[str, tuple[float, float]] = {}
+    for facts, entries, _ in told:
+        if entries:
+            step = facts.environ.get("SLURM_STEP_ID", "")
+            first, last = spans.get(step, (entries[0].at, entries[-1].at))
+            spans[step] = min(first, entries[0].at), max(last, entries[-1].at)
+    ordered = sorted(spans.values())
+    return any(after[0] < before[1] for before, after in pairwise(ordered))
 
 
 def _cpus(told: Sequence[_Facts]) -> int:

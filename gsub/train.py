@@ -84,9 +84,11 @@ _RING = 1024
 _PACE_OF_RUN = 1.0  # seconds between two entries of a run that nobody watches
 _FIRST_TOLD = 10.0  # seconds after its first step when it is told of first, and then ...
 _SELDOM = 60.0  # ... in twice as many each time, up to these
+_MOST_TOLD = 5000  # names in that folder beyond which no further process tells anything: an array has many
 _LAST_WORD = 0.5  # seconds that a process may last longer for it
 _TOLD_OF_RUN = (
     "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
     "SLURM_CLUSTER_NAME",
     "SLURM_JOB_PARTITION",
     "SLURM_RESTART_COUNT",
@@ -421,6 +423,8 @@ class _Run:
         array = os.environ.get("SLURM_ARRAY_JOB_ID", "")
         mark = f"{array if array.isdecimal() else self.job}.json"
         if not os.path.isfile(os.path.join(self.folder, mark)):  # noqa: PTH113, PTH118
+            return
+        if not self.path and len(os.listdir(self.folder)) >= _MOST_TOLD:  # noqa: PTH208
             return
         name = f"{self.job}-{_number('SLURM_RESTART_COUNT')}-{self.process}-{os.urandom(6).hex()}.run"
         self.path = self.path or os.path.join(self.folder, name)  # noqa: PTH118

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from gsub.errors import USAGE, UserError
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
 
 __all__ = ["forget"]
 
-_NAME: Final = re.compile(r"(?:run|args|script|text|like|own):.+")
+_NAME: Final = re.compile(r"(?:run|args|script|text|like|name|own):.+")
 _USAGE: Final = "gsub learn --forget --workload NAME, or gsub learn --forget SCRIPT [ARGS]"
 
 
 def forget(words: Sequence[str]) -> int:
     """Have the service forget the workload that the words behind `--forget` name. Raises UserError."""
-    from gsub.points import deliver_kept
+    from gsub.points import deliver_kept, drop_kept
     from gsub.service import records
     from profiler.workload import owned
 
@@ -40,10 +41,13 @@ def forget(words: Sequence[str]) -> int:
     else:
         raise UserError("it is not said which workload is to be forgotten", fix=_USAGE, exit_code=USAGE)
     service = records()
-    # What waits here to be sent would come after, and be believed
     deliver_kept(os.environ)
     name = _known(names, service) if rest else names[0]
     found = service.forget(name, user)
+    if not user:
+        # What still waits here would be sent after it, and be believed
+        with suppress(OSError):
+            drop_kept(found.workload)
     if as_json:
         from gsub.commands.submit import print_json
 

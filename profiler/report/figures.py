@@ -334,8 +334,9 @@ def utilisation_over_time(frame: pd.DataFrame, *, since: float, until: float) ->
     use = work.utilisation_mean.to_numpy()
     seen = there & ~np.isnan(use)
     hours = _poured(begin[there], end[there], gpus[there], edges)
-    seen_hours = _poured(begin[seen], end[seen], gpus[seen], edges)
-    busy = _poured(begin[seen], end[seen], gpus[seen] * use[seen] / 100, edges)
+    weight = work.seen_gpus.to_numpy()[seen]
+    seen_hours = _poured(begin[seen], end[seen], weight, edges)
+    busy = _poured(begin[seen], end[seen], weight * use[seen] / 100, edges)
     starts, ends = np.arange(len(edges) - 1), np.arange(1, len(edges))
     made = pd.DataFrame({"from": pd.to_datetime(edges[starts], unit="s", utc=True)})
     made["gpu_hours"] = hours
@@ -385,12 +386,16 @@ def _work(frame: pd.DataFrame) -> pd.DataFrame:
     """What sums are made of, a row each; given such a frame, the same."""
     if "seen_hours" in frame:
         return frame
-    gpus, idle = (frame[name].to_numpy(np.float64, na_value=np.nan) for name in ("gpus", "gpus_idle"))
+    gpus, known, idle = (
+        frame[name].to_numpy(np.float64, na_value=np.nan) for name in ("gpus", "gpus_known", "gpus_idle")
+    )
     hours, use = frame.gpu_hours.to_numpy(), frame.utilisation_mean.to_numpy()
     outcome = frame.outcome.astype(object).to_numpy()
     failed = np.isin(outcome, _FAILED)
     with np.errstate(divide="ignore", invalid="ignore"):
-        idle_hours = hours * np.clip(idle / gpus, 0, 1)
+        seen = hours * np.clip(known / gpus, 0, 1)
+        # GPUs that nobody saw may be idle or not
+        idle_hours = np.where(known < gpus, np.nan, hours * np.clip(idle / gpus, 0, 1))
     wait = frame.wait_s.to_numpy()
     columns: dict[str, Any] = {
         name: frame[name]
@@ -406,14 +411,15 @@ def _work(frame: pd.DataFrame) -> pd.DataFrame:
         # Counted; one that is not known is nobody
         "who": frame["user"],
         "on_gpus": on_gpus,
+        "seen_gpus": np.fmin(known, gpus),
         "size": _classes(gpus),
         "status": pd.Series(outcome, index=frame.index).map(_STATUS),
         "failed": failed,
         "wait_s": wait,
         "waited_long": np.where(np.isnan(wait), np.nan, wait >= _LONG_WAIT),
         "gpu_hours": hours,
-        "seen_hours": np.where(np.isnan(use), np.nan, hours),
-        "busy_hours": hours * use / 100,
+        "seen_hours": np.where(np.isnan(use), np.nan, seen),
+        "busy_hours": seen * use / 100,
         "idle_hours": idle_hours,
         "failed_hours": np.where(failed, hours, 0.0),
         "wasted_hours": np.where(failed, hours, idle_hours),

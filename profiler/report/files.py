@@ -135,6 +135,7 @@ def _whole(folder: Path) -> Iterator[Path]:
     """A folder to write into, that takes its place when all is in it; for its owner's eyes only."""
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
         raise FolderError(f"{folder} is there already")
+    folder = folder.absolute()  # "." has no name
     fresh = folder.with_name(f".{folder.name}.{os.urandom(8).hex()}")
     fresh.mkdir(mode=0o700)
     try:

@@ -104,17 +104,23 @@ def runs(connection: Connection, cluster: str, uid: int) -> tuple[Measured, ...]
     return tuple(one for body in found if (one := _read(body)) is not None)
 
 
-def forget(connection: Connection, cluster: str, uid: int, name: str) -> int:
-    """Remove the runs of a user that have this name among theirs; how many they were."""
-    lock(connection, [cluster])
+def named(connection: Connection, cluster: str, uid: int) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """The names of each run of a user, with its key for `forget`."""
     table = profile_point.c
     found = connection.execute(
         select(table.pk, table.body).where(table.cluster == cluster, table.uid == uid)
     ).all()
-    gone = [row.pk for row in found if (one := _read(row.body)) is not None and name in one.workload]
-    for some in chunks(gone):
-        connection.execute(delete(profile_point).where(table.pk.in_(some)))
-    return len(gone)
+    return tuple((row.pk, one.workload) for row in found if (one := _read(row.body)) is not None)
+
+
+def forget(connection: Connection, cluster: str, uid: int, keys: Sequence[int]) -> int:
+    """Remove runs of a user; how many of them there were."""
+    lock(connection, [cluster])
+    table, count = profile_point.c, 0
+    for some in chunks(keys):
+        own = (table.cluster == cluster, table.uid == uid, table.pk.in_(some))
+        count += connection.execute(delete(profile_point).where(*own)).rowcount
+    return count
 
 
 def _read(body: str) -> Measured | None:

@@ -183,10 +183,10 @@ class Store:
         with self.writing("What a run measured cannot be written.") as connection:
             return points_.put(connection, cluster, uid, measured)
 
-    def forget(self, cluster: str, uid: int, workload: str) -> int:
-        """Remove what runs of a user measured that have this name among theirs; how many they were."""
+    def forget(self, cluster: str, uid: int, keys: Sequence[int]) -> int:
+        """Remove what runs of a user measured, by the keys that `named` told; how many of them there were."""
         with self.writing("What runs measured cannot be removed.") as connection:
-            return points_.forget(connection, cluster, uid, workload)
+            return points_.forget(connection, cluster, uid, keys)
 
     # What is asked
 
@@ -283,6 +283,11 @@ class Store:
         """What runs of a user measured, the newest first."""
         with self.reading("What runs measured cannot be read.") as connection:
             return points_.runs(connection, cluster, uid)
+
+    def named(self, cluster: str, uid: int) -> tuple[tuple[int, tuple[str, ...]], ...]:
+        """The names of each run of a user that measured something, with its key."""
+        with self.reading("What runs measured cannot be read.") as connection:
+            return points_.named(connection, cluster, uid)
 
     def measuring(self, cluster: str) -> tuple[int, ...]:
         """The users of whose runs something was measured."""

@@ -41,7 +41,7 @@ _Time = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
 _Times = Annotated[int, msgspec.Meta(ge=0, le=10**6)]
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One thing to do to one job.
 
     Parameters

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from gsub.announcing import RUNS, Announcing, runs_folder
-from gsub.points import deliver_kept
+from gsub.points import deliver_kept, drop_kept
 from gsub.runs import gather
 from profiler.points import Measured, read
 from profiler.workload import identify
@@ -69,7 +69,7 @@ class User:
         return path
 
     def gather(self) -> list[Measured]:
-        return gather(self.state, self.environ, Site(cluster="lab"))
+        return list(gather(self.state, self.environ, Site(cluster="lab")))
 
 
 def test_one_point_of_a_run_that_has_ended(tmp_path: Path) -> None:
@@ -111,6 +111,63 @@ def test_a_run_that_goes_on_is_left_alone(tmp_path: Path) -> None:
     os.utime(path, (time.time() - 3600,) * 2)  # it was killed
     (found,) = user.gather()
     assert not path.exists() and found.points[0].at < time.time() - 3000
+
+
+def test_what_cannot_be_kept_is_there_the_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = User(tmp_path)
+    user.announce()
+    path = user.tell()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("gsub.points.put", full)
+    deliver_kept(user.environ)
+    assert path.exists()
+    monkeypatch.undo()
+    deliver_kept(user.environ)
+    (kept,) = (user.state / "points").glob("*.json")
+    assert not path.exists() and json.loads(kept.read_bytes())["job"] == 7
+
+
+def test_an_attempt_that_another_followed_has_no_type_of_that_one(tmp_path: Path) -> None:
+    user = User(tmp_path)
+    user.announce()
+    followed = TELLS.format(job=7, state="RUNNING").replace("Restarts=0", "Restarts=1")
+    (tmp_path / "scontrol").write_text(f"#!/bin/sh\ncat <<'END'\n{followed}END\n")
+    path = user.tell()
+    assert user.gather() == [] and not path.exists()
+    from gsub.site import read_site
+
+    site = read_site(user.environ)
+    assert site is not None
+    user.tell()
+    (found,) = gather(user.state, user.environ, site)
+    assert found.gpu_type == "h200"
+
+
+@pytest.mark.parametrize(("steps", "count"), [(("0", "1"), 0), (("0", "0"), 1), (("", ""), 1)])
+def test_trainings_side_by_side_are_no_one_run(tmp_path: Path, steps: tuple[str, str], count: int) -> None:
+    user = User(tmp_path)
+    user.announce()
+    environ = {"SLURM_CPUS_ON_NODE": "8", "SLURM_GPUS_ON_NODE": "2"}
+    for number, step in enumerate(steps):
+        user.tell(number=number, environ={**environ, "SLURM_STEP_ID": step})
+    assert len(user.gather()) == count
+
+
+def test_what_waits_of_a_workload_is_forgotten_with_it(tmp_path: Path) -> None:
+    user = User(tmp_path)
+    user.announce()
+    user.announce(job=9)
+    user.tell()
+    deliver_kept(user.environ)  # there is no service: it is kept
+    path = user.tell(job=9)
+    drop_kept("own:other", user.environ)
+    assert list((user.state / "points").glob("*.json")) and path.exists()
+    drop_kept(NAMES[0], user.environ)
+    assert not list((user.state / "points").glob("*.json"))
+    assert user.gather() == [] and not path.exists() and not list(user.runs.iterdir())
 
 
 def test_a_job_that_was_requeued_has_ended_that_run(tmp_path: Path) -> None:

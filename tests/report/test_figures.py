@@ -56,6 +56,7 @@ def rows() -> Iterator[tuple[dict[str, Any], str | None]]:
                 "user": user, "account": ACCOUNTS[user], "partition": "gpu", "state": state, "node_count": nodes,
                 "gpus": gpus, "submitted": None if wait is None else start - wait * 60, "started": start,
                 "ended": None if state == "RUNNING" else end, "utilisation_mean": use, "gpus_idle": idle,
+                "gpus_known": 0 if use is None and idle is None else gpus or 0,
             }, reason  # fmt: skip
 
 
@@ -285,3 +286,14 @@ def test_every_split_adds_up_to_the_whole(tables: dict[str, Table]) -> None:
 def test_nothing_is_no_error(frame: pd.DataFrame) -> None:
     for table in audit(frame.iloc[:0], since=MONDAY, until=MONDAY + DAYS):
         assert table.attempts == 0 and table.unknown == 0
+
+
+def test_gpus_that_nobody_saw_are_neither_busy_nor_idle(frame: pd.DataFrame) -> None:
+    whole = frame[frame.job == 17].copy()  # 8 GPUs, all busy
+    half = whole.assign(gpus_known=4, gpus_idle=4, utilisation_mean=0.0)
+    tables = {table.name: table for table in audit(half, since=MONDAY, until=MONDAY + 100 * HOUR)}
+    totals = tables["totals"].rows.set_index("figure")
+    print(totals)
+    assert totals.loc["utilisation", "value"] == 0
+    wasted = totals[totals.index.str.contains("idle|wasted")]
+    assert wasted.unknown.tolist() and (wasted.unknown == 1).all()

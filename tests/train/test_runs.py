@@ -63,6 +63,14 @@ def test_a_task_of_an_array_looks_for_the_arrays_mark(folder: Path, tmp_path: Pa
     assert path.name.startswith("9-0-")
 
 
+def test_of_too_many_processes_the_later_tell_nothing(folder: Path, tmp_path: Path) -> None:
+    text = LOOP.replace("steps(200)", "gsub_train._MOST_TOLD = 2; steps(200)")
+    for _ in range(2):
+        with script(tmp_path, text, in_job(GSUB_RUNS=str(folder))) as run:
+            assert run.ends() == (0, "done\n", "")
+        assert len(files(folder)) == 1  # beside the mark
+
+
 @pytest.mark.parametrize(
     "environ",
     [

@@ -52,9 +52,10 @@ def forgetter(
         if not often.once(who.uid):
             raise RefusedError(429, "that is too often", "Forget the others in a minute.")
         uid = await asyncio.to_thread(_owner, who, asked.user)
-        runs = await storing.read(lambda: store.measured(cluster, uid))
-        name = meant(asked.workload, (name for run in runs for name in run.workload))
-        count = await storing.write("points", lambda: store.forget(cluster, uid, name), patience=_PATIENCE)
+        runs = await storing.read(lambda: store.named(cluster, uid), who.uid)
+        name = meant(asked.workload, (name for _, names in runs for name in names))
+        keys = [key for key, names in runs if name in names]
+        count = await storing.write("points", lambda: store.forget(cluster, uid, keys), patience=_PATIENCE)
         if learning is not None:
             learning.soon(uid)
         return Answer(200, msgspec.json.encode(Forgotten(name, count)))
