@@ -151,7 +151,8 @@ def test_the_example_that_stops_in_time_goes_on_where_it_was(played: Stage) -> N
     log = (played.home / f"slurm-{job}.out").read_text().splitlines()
     print(f"train: {len(attempts)} attempts", *(line for line in log if line.startswith("goes on")))
     whole = ["python3", "train.py", "--steps", str(TRAINED), "--folder", "once"]
-    assert log[-1] == played.cluster.run(whole, user=played.user, check=True).stdout.splitlines()[-1]
+    # srun brings the two streams on their own ways: the last checkpoint's line may come after it
+    assert played.cluster.run(whole, user=played.user, check=True).stdout.splitlines()[-1] in log[-2:]
 
 
 def test_who_is_queued_again_by_slurm_is_queued_once(played: Stage) -> None:
