@@ -15,7 +15,7 @@ import pandas as pd
 
 from profiler.report.figures import Table
 
-__all__ = ["About", "FolderError", "as_json", "put_csv", "put_parquet", "unformula"]
+__all__ = ["About", "FolderError", "as_json", "check_parquet", "put_csv", "put_parquet", "unformula"]
 
 INDEX: Final = "index"
 """The file that names the others: what each table is of."""
@@ -53,6 +53,11 @@ def as_json(about: About, tables: Sequence[Table]) -> str:
         },
     }
     return json.dumps(found, ensure_ascii=False, allow_nan=False)
+
+
+def check_parquet() -> None:
+    """Raise ModuleNotFoundError where no Parquet can be written."""
+    import pyarrow  # noqa: F401
 
 
 def put_csv(folder: Path, about: About, tables: Sequence[Table]) -> None:

@@ -22,7 +22,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 
     from profiler.store import Store
 
-__all__ = ["COLUMNS", "OUTCOMES", "jobs", "pseudonymous", "span"]
+__all__ = ["COLUMNS", "OUTCOMES", "Frame", "jobs", "pseudonymous", "span"]
+
+Frame: TypeAlias = pd.DataFrame
 
 COLUMNS: Final = {
     "job": "Slurm's job id",

@@ -13,10 +13,9 @@ from gsub.commands.admin.store import cluster_of, of_store, opened, telling
 from gsub.errors import USAGE, UserError
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from profiler.report.figures import Table
     from profiler.report.files import About
+    from profiler.report.frames import Frame
     from profiler.store import Store
 
 __all__ = ["audit"]
@@ -83,7 +82,9 @@ def audit(  # noqa: PLR0917 - click gives them by their names
     name = cluster_of(cluster)
     with opened(url, read_only=True) as store, telling():
         if parquet is not None:
-            import pyarrow  # noqa: F401 - told before the work, not after
+            from profiler.report.files import check_parquet
+
+            check_parquet()  # told before the work, not after
         frame = _frame(store, name, begin, end)
         if not len(frame):
             raise _nothing(store, name, begin, end)
@@ -109,7 +110,7 @@ def audit(  # noqa: PLR0917 - click gives them by their names
         show(about, tables)
 
 
-def _frame(store: Store, cluster: str, since: float, until: float) -> pd.DataFrame:
+def _frame(store: Store, cluster: str, since: float, until: float) -> Frame:
     """The attempts, with a sign of life while they are read."""
     from gsub.term import Spinner
     from profiler.report.frames import jobs
@@ -151,7 +152,7 @@ def _nothing(store: Store, cluster: str, since: float, until: float) -> UserErro
     )
 
 
-def _put(folder: Path, about: About, tables: list[Table], frame: pd.DataFrame | None) -> None:
+def _put(folder: Path, about: About, tables: list[Table], frame: Frame | None) -> None:
     """Write the files. Raises UserError, and then nothing is there."""
     from profiler.report.files import FolderError, put_csv, put_parquet
 

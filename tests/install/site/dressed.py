@@ -95,7 +95,7 @@ class Site:
         site._fresh_folders()
         site._users()
         site._qos()
-        for name in FILES.iterdir():
+        for name in filter(Path.is_file, FILES.iterdir()):  # Python may have compiled some of them
             site._place(name.name, site.files / name.name, 0o755)
         site._scripts()
         site._write_conf()
