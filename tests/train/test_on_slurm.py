@@ -36,10 +36,13 @@ def shown(cluster: Cluster, job: str) -> dict[str, str]:
     return dict(re.findall(r"(?:^|\s)(\w+)=(\S+)", text))
 
 
+_UNDER_WAY = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SIGNALING")
+
+
 def ended(cluster: Cluster, job: str) -> dict[str, str]:
     """What Slurm says of a job when it has ended."""
     until = time.monotonic() + PATIENCE_S
-    while (now := shown(cluster, job))["JobState"] in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING"):
+    while (now := shown(cluster, job))["JobState"] in _UNDER_WAY:
         assert time.monotonic() < until, now
         time.sleep(0.5)
     return now
