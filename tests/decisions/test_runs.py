@@ -63,7 +63,7 @@ def test_an_ordinary_run_is_one_more_point(enforcing: Cluster, folder: Path, use
     told = ["python3", "-c", deliver, learnt]
     wait(lambda: "is with" in enforcing.run(told, user=user, cwd=folder, check=True).stdout)
     held = "sbatch -H --parsable curves.sh --lr 0.1"
-    # Decisions hear of it a second or two later, and a run that was given fewer CPUs tells of a curve that it contradicts
+    # Decisions hear of it a second or two later, and a run that was given fewer CPUs contradicts the curve
     wait(lambda: "gpu:12" in run(f"number=$({held}); scontrol show job $number; scancel $number"))
     job = run("gsub --parsable --no-preflight curves.sh --lr 0.1").strip()
     mark = json.loads(run(f"cat $XDG_STATE_HOME/gsub/runs/*/{job}.json"))
