@@ -13,7 +13,7 @@ from statistics import median
 from typing import Final
 
 from profiler.probing import Speed, settled
-from profiler.step_counter import Entry
+from profiler.step_counter import Entry, counted, together
 
 __all__ = ["LEAST_SECONDS", "LEAST_STEPS", "steady", "stretches"]
 
@@ -61,31 +61,21 @@ def steady(processes: Sequence[Sequence[Entry]]) -> Speed | None:
     told = [one for one in processes if len(one) >= 2]
     if not told:
         return None
-    most = max(told, key=_steps)
+    most = max(told, key=counted)
     span = most[-1].at - most[0].at
     found = []
     for one in told:
         beside = min(one[-1].at, most[-1].at) - max(one[0].at, most[0].at)
-        if beside >= _BESIDE * span and _steps(one) >= _SHARE * _steps(most):
+        if beside >= _BESIDE * span and counted(one) >= _SHARE * counted(most):
             found.append(_alone(one))
     speeds = [one for one in found if one is not None]
     if len(speeds) < len(found):
         return None
-    # Ranks wait for each other, and err together
-    return Speed(
-        sum(one.rate for one in speeds),
-        sum(one.error for one in speeds),
-        sum(one.steps for one in speeds),
-        sum(one.cut for one in speeds),
-    )
-
-
-def _steps(entries: Sequence[Entry]) -> int:
-    return entries[-1].steps - entries[0].steps
+    return together(speeds)
 
 
 def _alone(entries: Sequence[Entry]) -> Speed | None:
-    seconds, steps = entries[-1].at - entries[0].at, _steps(entries)
+    seconds, steps = entries[-1].at - entries[0].at, counted(entries)
     if steps < LEAST_STEPS or seconds < LEAST_SECONDS:
         return None
     wide = min(max(seconds / _STRETCHES, _SECONDS[0]), _SECONDS[1])

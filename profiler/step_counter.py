@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from profiler.probing import Speed, measure
 
-__all__ = ["Entry", "StepCounters", "evenly"]
+__all__ = ["Entry", "StepCounters", "counted", "evenly", "together"]
 
 # The layout is that of gsub/train.py, which imports nothing of ours.
 _HEAD: Final = struct.Struct("=8sIIQQ")
@@ -175,11 +175,11 @@ class StepCounters:
                 return None
             steps = found.steps * width
             speeds.append(Speed(found.rate, found.error, steps, found.cut * width))
-        return _together(speeds)
+        return together(speeds)
 
     def counted(self, begin: float, end: float = math.inf) -> int:
         """The fewest steps that a process counted between two times, of those that counted any."""
-        return min((_counted(part) for part in self._within(begin, end)), default=0)
+        return min((counted(part) for part in self._within(begin, end)), default=0)
 
     def _within(self, begin: float, end: float) -> list[Sequence[Entry]]:
         parts: list[Sequence[Entry]] = []
@@ -189,15 +189,16 @@ class StepCounters:
             part = entries[bisect_left(times, begin) : bisect_left(times, end)]
             if len(part) >= 2:
                 parts.append(part)
-        most = max((_counted(part) for part in parts), default=0)
-        return [part for part in parts if _counted(part) >= _SHARE * most]
+        most = max((counted(part) for part in parts), default=0)
+        return [part for part in parts if counted(part) >= _SHARE * most]
 
 
-def _counted(entries: Sequence[Entry]) -> int:
+def counted(entries: Sequence[Entry]) -> int:
+    """Steps from the first of these entries to the last."""
     return entries[-1].steps - entries[0].steps
 
 
-def _together(speeds: Sequence[Speed]) -> Speed | None:
+def together(speeds: Sequence[Speed]) -> Speed | None:
     """The sum. Ranks that wait for each other err together: their errors are added, not their squares."""
     if not speeds:
         return None

@@ -27,6 +27,7 @@ from slurm_plugins.service.within import within
 __all__ = ["MAX_BODY", "Answer", "App", "Endpoint", "Request", "problem"]
 
 _log = logging.getLogger("gsubd.keeper")
+_JSON: Final = "application/json"
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -49,7 +50,7 @@ class Answer:
 
     status: int
     body: bytes
-    content_type: str = "application/json"
+    content_type: str = _JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,11 @@ class Request:
         if self.who is None:
             raise RefusedError(401, "this wants a credential")
         return self.who
+
+    def want_json(self, what: str, them: str) -> None:
+        """Raise RefusedError where the body is of another type: "points come" as JSON, send "them" so."""
+        if self.content_type.partition(";")[0].strip().lower() != _JSON:
+            raise RefusedError(415, f"{what} as JSON", f"Send {them} with Content-Type: {_JSON}.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from slurm_plugins.service.keeper.refusal import RefusedError
 __all__ = ["CLEAR", "clearer"]
 
 CLEAR: Final = "/v1/nodes/{name}/clear"
-_JSON: Final = "application/json"
 _WORDS: Final = 500
 
 _decoder: Final = msgspec.json.Decoder(ClearNode)
@@ -35,8 +34,7 @@ def clearer(assessing: Assessing | None, node: Parameter) -> Callable[[Request],
             raise RefusedError(
                 403, "this is for operators", "They are named in the site file: operators = [...]."
             )
-        if request.content_type.partition(";")[0].strip().lower() != _JSON:
-            raise RefusedError(415, "the reason comes as JSON", f"Send it with Content-Type: {_JSON}.")
+        request.want_json("the reason comes", "it")
         try:
             why = one_line(_decoder.decode(request.body).why, _WORDS).strip()
         except msgspec.MsgspecError as error:

@@ -25,7 +25,6 @@ from slurm_plugins.service.keeper.storing import Storing
 __all__ = ["FORGET", "forgetter", "meant"]
 
 FORGET: Final = "/v1/curves/forget"
-_JSON: Final = "application/json"
 _PATIENCE: Final = 6.0
 _SHOWN: Final = 3
 _SAID: Final = 80
@@ -42,8 +41,7 @@ def forgetter(
     async def answer(request: Request) -> Answer:
         who = request.proven()
         read_query(request.query, ())
-        if request.content_type.partition(";")[0].strip().lower() != _JSON:
-            raise RefusedError(415, "the workload comes as JSON", f"Send it with Content-Type: {_JSON}.")
+        request.want_json("the workload comes", "it")
         try:
             asked = _decoder.decode(request.body)
         except msgspec.MsgspecError as error:

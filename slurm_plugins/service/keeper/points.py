@@ -24,7 +24,6 @@ from slurm_plugins.service.keeper.storing import Storing
 __all__ = ["POINTS", "Often", "points_taker"]
 
 POINTS: Final = "/v1/points"
-_JSON: Final = "application/json"
 _PATIENCE: Final = 6.0
 _POSTS: Final = 20
 _SECONDS: Final = 60.0
@@ -68,8 +67,7 @@ def points_taker(
     async def answer(request: Request) -> Answer:
         who = request.proven()
         read_query(request.query, ())
-        if request.content_type.partition(";")[0].strip().lower() != _JSON:
-            raise RefusedError(415, "points come as JSON", f"Send them with Content-Type: {_JSON}.")
+        request.want_json("points come", "them")
         store = storing.store  # who finds it closed will come again: that is not often
         if not often.once(who.uid):
             raise RefusedError(

@@ -114,8 +114,7 @@ def _taker(
         if not request.proven().writes:
             raise RefusedError(403, "only root may bring records", "gsub-noded does, on each node.")
         read_query(request.query, ())
-        if request.content_type.partition(";")[0].strip().lower() != _JSON:
-            raise RefusedError(415, "records come as JSON", f"Send them with Content-Type: {_JSON}.")
+        request.want_json("records come", "them")
         try:
             collected = await storing.write(
                 "take",
