@@ -144,10 +144,10 @@ class Produced:
         numbers = {name: record.devices(BROKEN)[place].number for name, place in places.items()}
         record.gpus.xid(BROKEN, numbers["xid"], 79)
         record.gpus.set(BROKEN, numbers["ecc"], ecc_uncorrected_volatile=3, ecc_uncorrected_aggregate=3)
-        record.given(self.jobs["preempt"])
+        self.begun("preempt")
         urgent = ["sbatch", "-purgent", "-w", TAKEN, "--exclusive", "--mem=0", "--wrap=sleep 5"]
         run(urgent, user=record.user, check=True)
-        record.given(self.jobs["cancel"])
+        self.begun("cancel")
         run(["scancel", str(self.jobs["cancel"])], user=record.user, check=True)
         record.given(self.jobs["node"])
         os.kill(record.cluster.daemons()[f"slurmd-{DYING}"], signal.SIGKILL)
@@ -162,6 +162,14 @@ class Produced:
         for name in ("xid", "ecc", "beside", "beside-silent", "kernel-oom"):
             if name in self.jobs:
                 (record.home / f"go-{self.jobs[name]}").touch()
+
+    def begun(self, name: str) -> None:
+        """Wait until the job has printed something.
+
+        One that is ended between its allocation and its script's start has no line in its log for what ended it.
+        """
+        log = self.record.home / f"slurm-{self.jobs[name]}.out"
+        self.record.wait_for(f"{name} to print", lambda: (log.exists() and log.stat().st_size > 0) or None)
 
     def told(self, name: str, seen: Callable[[NodeUse], bool]) -> None:
         """Wait until the node has told of it: it looks every 2 s."""
