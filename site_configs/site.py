@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from site_configs.alerts_table import BUILT_IN, Alerts
 from site_configs.kinds import did_you_mean, quoted
 from site_configs.resubmit_table import LONGEST_BACKOFF, Resubmit
 from site_configs.site_model import (
@@ -191,6 +192,7 @@ def _contradictions(site: Site) -> Iterator[Problem]:
     for account in site.accounts.values():
         yield from _rollouts(f"accounts.{account.name}", account.mode, account.rollout)
     yield from _resubmit(site.resubmit)
+    yield from _alerts(site.alerts)
     yield from _caps("resources", site.resources, None)
     for partition in site.partitions.values():
         yield from _partition(site, partition, f"partitions.{partition.name}")
@@ -218,6 +220,32 @@ def _resubmit(given: Resubmit) -> Iterator[Problem]:
             f"longer than backoff_most, which is {quoted(format_duration(given.backoff_most))}",
             "Raise backoff_most or lower the backoff.",
         )
+
+
+def _alerts(given: Alerts) -> Iterator[Problem]:
+    if given.cancel and not given.mail:
+        yield Problem(
+            "alerts.cancel",
+            "true",
+            "users are not told by mail before",
+            "Set alerts.mail = true too, and receipt.mail_server where it is not localhost:25.",
+        )
+    for name, rule in given.rules.items():
+        if not re.fullmatch(r"[a-z][a-z0-9_-]{0,39}", name):
+            yield Problem(
+                f"alerts.rules.{quoted(name)}",
+                "",
+                "no name of a rule",
+                "Write 1 to 40 small letters, digits, _ and -, a letter first.",
+            )
+        if rule.when is None and name not in BUILT_IN:
+            hint = did_you_mean(name, BUILT_IN)
+            yield Problem(
+                f"alerts.rules.{name}.when",
+                "",
+                f"this key is missing, and gsub has no rule of this name{hint}{'?' if hint else ''}",
+                f"Add it, or name one of gsub's rules: {', '.join(BUILT_IN)}.",
+            )
 
 
 def _rollouts(where: str, mode: Mode | None, rollout: int) -> Iterator[Problem]:

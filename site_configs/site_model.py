@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from site_configs import kinds as t
+from site_configs.alerts_table import Alerts
 from site_configs.resubmit_table import Resubmit
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ __all__ = [
     "MODES",
     "Account",
     "Agent",
+    "Alerts",
     "Check",
     "Failures",
     "GpuType",
@@ -405,6 +407,7 @@ class Site:
     agent: Agent = t.key(Agent(), t.table(Agent), "")
     health: Health = t.key(Health(), t.table(Health), "")
     receipt: Receipt = t.key(Receipt(), t.table(Receipt), "")
+    alerts: Alerts = t.key(Alerts(), t.table(Alerts), "")
     gpu_types: Mapping[str, GpuType] = field(
         default_factory=dict, hash=False, metadata=t.about(t.named_tables(GpuType), "")
     )
