@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["backup", "cluster_of", "db", "of_store", "opened", "restore", "telling"]
 
-_OF_REPORTS: Final = ("numpy", "pandas", "pyarrow")
+_OF_REPORTS: Final = ("jinja2", "markupsafe", "numpy", "pandas", "pyarrow")
 _F = TypeVar("_F", bound=Callable[..., object])
 
 _SQLITE: Final = "sqlite:///"

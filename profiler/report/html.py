@@ -1,0 +1,208 @@
+"""An audit as one HTML file: its tables, with plots of the same numbers. Nothing in it is fetched from anywhere.
+
+The page is `page/page.html` (Jinja2, which escapes all that it is given), its look `page/page.css`, sorting and
+filtering `page/page.js`; without the script everything is there to be read. A Content-Security-Policy names both by
+their digests and allows nothing else: even a name that found its way into the markup could not run or call home.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from math import isfinite
+from typing import Any, Final
+
+import jinja2
+import pandas as pd
+from markupsafe import Markup
+
+from profiler.report.cells import UNITS, cell, head
+from profiler.report.figures import Table
+from profiler.report.files import About
+from profiler.report.plots import Plot
+from profiler.report.sections import NAME, amount_of_hours, draw, say
+from profiler.wording import NOT_KNOWN, percent, plain
+
+__all__ = ["ROWS", "page"]
+
+ROWS: Final = 500
+"""Most rows of a table that are in the page; its last row tells what the others come to."""
+_SUMMED: Final = ("gpu_hours_percent", "wasted_hours_percent", "attempts_percent", "attempts", "unknown")
+"""Columns that may be added up over rows, beside all in hours."""
+_FIRST: Final = ("utilisation_over_time", "utilisation_spread", "utilisation")
+"""The tables that come first; the others follow in their order."""
+_CARDS: Final = (
+    ("GPU-hours", "GPU-hours"),
+    ("utilisation", "Mean utilisation"),
+    ("GPU-hours wasted, by both", "GPU-hours wasted"),
+    ("GPU-hours of failed attempts", "… by failed attempts"),
+    ("GPU-hours of GPUs never used", "… by GPUs never used"),
+    ("median wait for GPUs", "Median wait for GPUs"),
+    ("jobs", "Jobs"),
+    ("users", "Users"),
+)
+"""Figures of the table `totals` that come first, and what they are called there."""
+
+
+def page(about: About, tables: Sequence[Table]) -> str:
+    """The whole page."""
+    loader = jinja2.PackageLoader("profiler.report", "page")
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    style, script = (
+        # Files of ours, not text of others
+        Markup(loader.get_source(environment, f"page.{kind}")[0])  # noqa: S704
+        for kind in ("css", "js")
+    )
+    ordered = sorted(
+        tables, key=lambda table: _FIRST.index(table.name) if table.name in _FIRST else len(_FIRST)
+    )
+    whole = next(table for table in tables if table.name == "totals")
+    made = environment.get_template("page.html").render(
+        cluster=plain(about.cluster, NAME),
+        since=_moment(about.since),
+        until=_moment(about.until),
+        pseudonyms=about.pseudonyms,
+        cards=_cards(whole),
+        sections=[_section(table, about) for table in ordered if table is not whole],
+        everything=_section(whole, about),
+        style=style,
+        style_digest=_digest(style),
+        script=script,
+        script_digest=_digest(script),
+    )
+    return made
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d %H:%M")
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: is it of numbers, and does it name the row."""
+
+    head: str
+    number: bool
+    key: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell: `value` is what it is sorted by, empty where nothing is known; of a text it is None."""
+
+    text: str
+    value: str | None
+    key: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A table with what it says, its plot, and the sums of the rows that are left out."""
+
+    name: str
+    title: str
+    finding: str
+    note: str
+    attempts: int
+    unknown: int
+    plot: Plot | None
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    left: int
+    rest: Sequence[Cell]
+
+
+def _section(table: Table, about: About) -> Section:
+    rows = table.rows
+    keys = 2 if table.name == "locality" else 1
+    texts = [not pd.api.types.is_numeric_dtype(rows[name]) for name in rows]
+    columns = [
+        Column(_head(table.name, str(name)), number=not text, key=place < keys)
+        for place, (name, text) in enumerate(zip(rows, texts, strict=True))
+    ]
+    left = max(0, len(rows) - ROWS)
+    return Section(
+        table.name,
+        table.title,
+        "" if table.name == "totals" else say(table),
+        table.note,
+        table.attempts,
+        table.unknown,
+        draw(table, about),
+        columns,
+        list(_cells(rows.head(ROWS), keys)),
+        left,
+        _rest(rows.iloc[ROWS:]) if left else (),
+    )
+
+
+def _head(table: str, column: str) -> str:
+    """As on a terminal, but with a word more where there is room for it."""
+    more = {
+        ("locality", "nodes"): "on how many nodes",
+        ("locality", "utilisation_p50_percent"): "median utilisation",
+        ("failures", "run_s_percent"): "share of run time",
+        ("utilisation_spread", "utilisation"): "utilisation, %",
+    }
+    return more.get((table, column)) or head(column)
+
+
+def _cells(rows: pd.DataFrame, keys: int) -> Iterable[list[Cell]]:
+    names = [str(name) for name in rows]
+    units = rows["unit"].tolist() if "unit" in rows else [None] * len(rows)
+    for unit, row in zip(units, rows.itertuples(index=False), strict=True):
+        yield [
+            _cell(
+                UNITS.get(unit, "") if name == "value" and unit is not None else name, value, key=place < keys
+            )
+            for place, (name, value) in enumerate(zip(names, row, strict=True))
+        ]
+
+
+def _cell(name: str, value: Any, *, key: bool = False) -> Cell:  # noqa: ANN401 - of any column
+    if isinstance(value, str):
+        return Cell(plain(value, NAME), None, key)
+    if pd.isna(value):
+        return Cell(NOT_KNOWN, "", key)
+    number = value.timestamp() if hasattr(value, "timestamp") else float(value)
+    return Cell(cell(name, value), f"{number:.12g}", key)
+
+
+def _rest(rows: pd.DataFrame) -> list[Cell]:
+    """What the rows that are left out come to, where that is a sum."""
+    made = []
+    for name in map(str, rows.columns[1:]):
+        if name.endswith("_hours") or name in _SUMMED:
+            made.append(_cell(name, rows[name].sum(min_count=1)))
+        else:
+            made.append(Cell("", None))
+    return made
+
+
+def _cards(table: Table) -> list[Mapping[str, object]]:
+    rows = table.rows.set_index("figure")
+    hours = float(rows.loc["GPU-hours", "value"])
+    made: list[Mapping[str, object]] = []
+    for name, shown in _CARDS:
+        row = rows.loc[name]
+        value = float(row["value"])
+        share = ""
+        if row["unit"] == "h" and name != "GPU-hours" and hours > 0 and isfinite(value):
+            share = f"{percent(100 * value / hours)} of all"
+        unit, text = row["unit"], _cell(UNITS.get(row["unit"], ""), value).text
+        if unit == "h" and isfinite(value):
+            text = f"{amount_of_hours(value)} h"
+        made.append({"name": shown, "text": text, "share": share, **row[["attempts", "unknown"]].to_dict()})
+    return made
