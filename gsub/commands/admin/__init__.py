@@ -21,6 +21,7 @@ _MODULES: Final = {
     "restore": "store",
     "rollback": "install",
     "selftest": "selftest",
+    "shadow": "shadow",
     "upgrade": "install",
 }
 """The commands, and the modules that hold them: a command's module is imported when the command is asked for."""
@@ -39,8 +40,8 @@ class _Lazy(click.Group):
 
 @click.group(cls=_Lazy)
 def admin() -> None:
-    """For a site's administrators: installing gsub and taking it off, its mode, its store of records, its audit,
-    its failures, its nodes.
+    """For a site's administrators: installing gsub and taking it off, its mode, its store of records, its audit, its
+    shadow, its failures, its nodes.
 
     Exit codes: 0 done, 1 it did not work, 2 wrong usage or configuration.
     """

@@ -1,0 +1,103 @@
+"""`gsub admin shadow`: what enforce would have changed in observe, against what really happened."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from gsub.commands.admin.reasons import moment
+from gsub.commands.admin.store import cluster_of, of_store, opened, telling
+from gsub.errors import USAGE, UserError
+
+if TYPE_CHECKING:
+    from profiler.report.shadow import Shadow
+    from profiler.store import Store
+    from site_configs.site_model import Site
+
+__all__ = ["shadow"]
+
+_STEP = 20_000
+"""Decisions between two words of progress."""
+
+
+@click.command()
+@click.option(
+    "--since",
+    default="30d",
+    metavar="WHEN",
+    help="Jobs submitted then or later: 12h, 30d, 8w, 2026-11-01. [30d]",
+)
+@click.option("--until", metavar="WHEN", help="Jobs submitted before then. [now]")
+@click.option("--partition", metavar="P", help="Only this partition; the line is for it then.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--cluster", metavar="NAME", help="Another cluster than the site file's.")
+@of_store
+def shadow(  # noqa: PLR0917 - click gives them by their names
+    since: str, until: str | None, partition: str | None, as_json: bool, cluster: str | None, url: str | None
+) -> None:
+    """What enforce would have changed, against what really happened; and the line that turns on what helps.
+
+    Each stage of a decision with the attempts on which it would have acted in observe and advise, whom it would have
+    helped, whom it would have harmed, and what that supposes. Where too little is known nothing is claimed. Run this
+    where the store can be reached.
+    """
+    now = time.time()
+    begin = moment(since, now, "--since")
+    end = now if until is None else min(now, moment(until, now, "--until"))
+    if begin >= end:
+        raise UserError(
+            "--since lies after --until, or in the future", fix="turn them round", exit_code=USAGE
+        )
+    if partition == "":
+        raise UserError("--partition names nothing", fix="name one, or leave it out", exit_code=USAGE)
+    from gsub.site import read_site
+
+    site = read_site(os.environ)
+    name = cluster_of(cluster)
+    with opened(url, read_only=True) as store, telling():
+        page = _page(store, name, begin, end, partition, site)
+    from profiler.report.advice import advice
+
+    found = advice(page, site if site is not None and site.cluster == name else None)
+    if as_json:
+        import msgspec
+
+        print(msgspec.json.encode({"page": page, "advice": found}).decode())
+    else:
+        from gsub.shadow_view import show
+
+        show(page, found)
+
+
+def _page(  # noqa: PLR0917
+    store: Store, cluster: str, since: float, until: float, partition: str | None, site: Site | None
+) -> Shadow:
+    """The page, with a sign of life while it is read."""
+    from gsub.term import Spinner
+    from profiler.report.shadow import shadow as read
+
+    spinner = Spinner()
+    shown = 0
+
+    def progress(count: int) -> None:
+        nonlocal shown
+        if count - shown >= _STEP:
+            shown = count
+            spinner.show(f"{count:,} decisions read")
+
+    try:
+        store.check()
+        return read(
+            store,
+            cluster=cluster,
+            since=since,
+            until=until,
+            partition=partition,
+            site=site,
+            progress=progress,
+        )
+    finally:
+        spinner.hide()

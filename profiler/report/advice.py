@@ -1,0 +1,111 @@
+"""From a page of shadows to the one line of the site file that turns on the stage with the best evidence. Pure.
+
+`mode = "enforce"` turns on all stages at once, but for those that the site file holds back by a key of their own
+(HOLDS). So the line is told with what else it would turn on, and with the keys that keep off what has no evidence for
+it; where it would turn on what did harm and cannot be held back, there is no line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from profiler.report.shadow import Shadow
+from profiler.report.shadow_stages import Stage
+from site_configs.site_model import Mode, Site
+
+__all__ = ["HOLDS", "Advice", "Hold", "advice"]
+
+HOLDS: Final = {
+    "topology": ("locality", "slowdown = 1"),
+    "sensitivity": ("policy", 'sensitivity = "off"'),
+    "resubmission": ("resubmit", "enabled = false"),
+}
+"""Stages with a key of their own: table and line that keep it off where the mode is enforce."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A line that keeps a stage off, and why that is wise."""
+
+    stage: str
+    table: str
+    line: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to write into the site file: `line` in `[table]`, or with `command`. `stage` None: nothing yet, and `why`.
+
+    `first` are lines to be written before it, or stages come with it that have no evidence for them; `comes_with` are
+    such stages that cannot be held back, and did no harm that is known. `waits` says, stage by stage, for what evidence
+    waits.
+    """
+
+    stage: str | None
+    why: str
+    table: str = ""
+    line: str = ""
+    command: str = ""
+    first: tuple[Hold, ...] = ()
+    comes_with: tuple[str, ...] = ()
+    waits: tuple[str, ...] = ()
+
+
+def advice(page: Shadow, site: Site | None) -> Advice:
+    """What the page speaks for. `site` None: that it observes is taken for granted."""
+    scope = "the site" if page.partition is None else f"partition {page.partition}"
+    acts = [one for one in page.stages if one.jobs]
+    good = [one for one in page.stages if one.verdict == "for"]
+    waits = tuple(f"{one.name}: {one.why}" for one in page.stages if one.verdict == "open" and one.jobs)
+    if _mode(page.partition, site) == "enforce":
+        return Advice(None, f"{scope} enforces already: nothing is to be turned on", waits=waits)
+    if not good:
+        why = "no stage has evidence for it yet" if acts else "nothing would have been changed yet"
+        return Advice(None, why, waits=waits)
+    worst = [one for one in acts if one.verdict == "against" and one.name not in HOLDS]
+    if worst:
+        one = worst[0]
+        why = f"enforce would also turn on {one.name}, which no key holds back, and of that: {one.why}"
+        return Advice(None, why, waits=waits)
+    best = max(good, key=lambda one: (one.sure, one.name))
+    table = "policy" if page.partition is None else f"partitions.{_key(page.partition)}"
+    option = "" if page.partition is None else f" --partition {page.partition}"
+    return Advice(
+        stage=best.name,
+        why=best.why,
+        table=table,
+        line='mode = "enforce"',
+        command=f"gsub admin mode enforce{option}",
+        first=_first(page, acts),
+        comes_with=tuple(one.name for one in acts if one.verdict == "open" and one.name not in HOLDS),
+        waits=waits,
+    )
+
+
+def _first(page: Shadow, acts: Sequence[Stage]) -> tuple[Hold, ...]:
+    found = []
+    for one in acts:
+        if one.verdict == "for" or one.name not in HOLDS:
+            continue
+        table, line = HOLDS[one.name]
+        if table == "locality" and page.partition is not None:
+            table = f"partitions.{_key(page.partition)}.locality"
+        found.append(Hold(one.name, table, line, one.why))
+    return tuple(found)
+
+
+def _mode(partition: str | None, site: Site | None) -> Mode:
+    if site is None:
+        return "observe"
+    stated = site.partitions.get(partition) if partition is not None else None
+    return stated.mode if stated is not None and stated.mode is not None else site.policy.mode
+
+
+def _key(name: str) -> str:
+    """A name as a key of TOML."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
