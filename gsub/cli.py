@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "resubmit": "submit a job that failed once more, changed as its reason asks for",
     "fix": "the exact change that mends a failed job; --yes submits it",
     "usage": "how a job uses its GPUs, CPUs and memory, while it runs and after",
+    "report": "my jobs over a period: GPU-hours, utilisation, failures, waiting, and what would have helped",
     "learn": "how many CPUs a workload can use, measured in three minutes; --show plots what is known",
     "admin": "for a site's administrators: install, doctor, mode, the store of records",
 }

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Forgotten,
         Jobs,
         Reasons,
+        Report,
         Resubmissions,
         Series,
         Usage,
@@ -117,6 +118,12 @@ class Records:
         from profiler.answers import Reasons
 
         return self._decoded(self._ask(f"/v1/reasons?{urlencode(query)}"), Reasons)
+
+    def report(self, since: float, until: float) -> Report:
+        """What one's own attempts at jobs that ran in a span of time held, used and lost."""
+        from profiler.answers import Report
+
+        return self._decoded(self._ask(f"/v1/report?{urlencode({'since': since, 'until': until})}"), Report)
 
     def early(self, gpus: int) -> EarlyFailures:
         """After how long jobs with several GPUs, or with one, failed of what a smoke run would have seen."""

@@ -8,6 +8,7 @@ from datetime import datetime
 from math import fsum
 from typing import Final
 
+from gsub.printed import Line
 from gsub.render import count
 from gsub.sparkline import sparkline
 from profiler.answers import JobSummary, NodeSeries, NodeUse, Series, Usage
@@ -15,7 +16,7 @@ from profiler.receipt import ENDED, headline, was_used
 from profiler.records import GpuSeries, GpuUse
 from profiler.wording import NOT_KNOWN, amount, gpu_label, percent, plain, size, span
 
-__all__ = ["PLOTTED", "Line", "Look", "lines"]
+__all__ = ["PLOTTED", "Look", "lines"]
 
 PLOTTED: Final = 16
 """GPUs that are plotted one by one; of more, each node's mean is. And nodes that are plotted at all."""
@@ -29,14 +30,6 @@ _RIGHT: Final = frozenset({"UTIL", "P50", "P95", "MEMORY", "POWER", "BUSY"})
 _MARGIN: Final = "  "
 _PLOT: Final = 100
 """Signs of a plot at most: more would not be compared at a glance."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line, and what it is: "", "head" or "idle" (a GPU that was never used)."""
-
-    text: str
-    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from gsub.term import one_line
 if TYPE_CHECKING:
     from slurm_plugins.client.values import Job, Node
 
-__all__ = ["REASONS", "Wait", "limit_sentence", "meaning", "waiting"]
+__all__ = ["CAUSES", "REASONS", "Wait", "cause", "limit_sentence", "meaning", "waiting"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,20 +223,60 @@ def _ahead(job: Job, queue: Sequence[Job]) -> list[str]:
     ]
 
 
-def _free(job: Job, nodes: Sequence[Node]) -> list[str]:
-    if not job.gpu_count or not nodes:
-        return []
+CAUSES: Final = (
+    "fair share, priority",
+    "fragmentation, locality",
+    "resources",
+    "limits of account or QOS",
+    "dependency, begin time, hold",
+    "other",
+)
+"""What jobs wait for, in classes."""
+_OWN: Final = ("BeginTime", "JobHeldUser", "JobHeldAdmin", "JobArrayTaskLimit")
+
+
+def cause(job: Job, nodes: Sequence[Node] = ()) -> str:
+    """Which of CAUSES a pending job waits for, by the one reason that Slurm names.
+
+    Resources count as fragmentation where as many GPUs as it asks for are free in its partition, on nodes that cannot
+    take it so, or where it wants few switches; without `nodes` the former is not known.
+    """
+    plain = (job.reason or "None").partition(",")[0].strip()
+    if job.held or plain.startswith("Dependency") or plain in _OWN:
+        found = 4
+    elif plain == "Priority":
+        found = 0
+    elif plain == "Resources":
+        free, _ = _free_gpus(job, nodes)
+        found = 1 if job.switches or 0 < (job.gpu_count or 0) <= sum(free) else 2
+    elif limit_sentence(plain) or plain.startswith(("QOS", "Assoc", "MaxMemPerLimit", "AccountingPolicy")):
+        found = 3
+    else:
+        found = 5
+    return CAUSES[found]
+
+
+def _free_gpus(job: Job, nodes: Sequence[Node]) -> tuple[list[int], list[Node]]:
+    """The free GPUs of each node that is up, and all nodes with GPUs, in a job's partitions; none: not known."""
     mine = set(job.partition.split(","))
     usable = [node for node in nodes if node.gpus and mine & set(node.partitions)]
     up = [node for node in usable if node.available]
     if any(node.gpus_allocated is None for node in up):
+        return [], []
+    return [node.gpus - (node.gpus_allocated or 0) for node in up], usable
+
+
+def _free(job: Job, nodes: Sequence[Node]) -> list[str]:
+    if not job.gpu_count or not nodes:
         return []
-    free = [node.gpus - (node.gpus_allocated or 0) for node in up]
+    free, usable = _free_gpus(job, nodes)
+    if not usable:
+        return []
     text = f"it asks for {count(job.gpu_count, 'GPU')} on {count(job.num_nodes or 1, 'node')}; free now: "
     text += (
         f"{sum(free)} of {sum(node.gpus for node in usable)} GPUs, at most {max(free, default=0)} on one node"
     )
-    down = len(usable) - len(up)
+    down = len(usable) - len(free)
     return [text + (f"; {count(down, 'node')} cannot be used" if down else "")]
 
 

@@ -279,6 +279,89 @@ class Reasons(msgspec.Struct, frozen=True, omit_defaults=True):
     until: float
 
 
+class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A figure, on how many attempts it rests, and of how many of these it is not known: they are not in it."""
+
+    value: float | None = None
+    attempts: int = 0
+    unknown: int = 0
+
+
+class ReportOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How attempts ended, and what they held of GPUs; `unknown`: of how many that is not known."""
+
+    outcome: str
+    attempts: int
+    gpu_seconds: float | None = None
+    unknown: int = 0
+
+
+class ReportReason(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Failed attempts of one reason ("n/a": none is known), and the median run time until the failure."""
+
+    reason: str
+    attempts: int
+    gpu_seconds: float | None = None
+    runtime_p50: float | None = None
+    unknown: int = 0
+
+
+class ReportWait(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How long attempts of one size waited in the queue; `gpus` is a class of sizes, "n/a" or "all".
+
+    `over_10_min` counts those that waited so long; `unknown` are in none of the figures.
+    """
+
+    gpus: str
+    attempts: int
+    unknown: int = 0
+    wait_p50: float | None = None
+    wait_p90: float | None = None
+    wait_seconds: float | None = None
+    over_10_min: int = 0
+
+
+class Advice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something that would have helped: of `attempts` it is so, of `of` it is known whether it is.
+
+    `what` names it, `gpu_seconds` is what was at stake, `job_id` the last of the jobs, `values` what else there is to
+    tell of them. docs/report.md says when each is given.
+    """
+
+    what: str
+    attempts: int
+    of: int
+    job_id: int
+    gpu_seconds: float | None = None
+    values: dict[str, float] = {}
+
+
+class Report(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a user's attempts that ran from `since` on and before `until` held, used and lost.
+
+    GPU seconds are those inside the span. Figures about GPUs are of attempts on GPUs. `idle` are GPUs that were never
+    used, `wasted` all of failed attempts and what others never used. `held_seconds` is the time from submitted to
+    eligible (a dependency, a begin time, a hold), `queued_seconds` from then to the start.
+    """
+
+    cluster: str
+    since: float
+    until: float
+    attempts: int
+    jobs: int
+    gpu_seconds: Figure
+    utilisation: Figure
+    idle_gpu_seconds: Figure
+    failed_gpu_seconds: Figure
+    wasted_gpu_seconds: Figure
+    held_seconds: Figure
+    queued_seconds: Figure
+    outcomes: tuple[ReportOutcome, ...] = ()
+    failures: tuple[ReportReason, ...] = ()
+    waits: tuple[ReportWait, ...] = ()
+    advice: tuple[Advice, ...] = ()
+
+
 class NodeEvidence(msgspec.Struct, frozen=True, omit_defaults=True):
     """What speaks against a node from one source: `votes` of `users`, one for each user, workload and day, and one for
     all that failed at once.

@@ -13,11 +13,12 @@ import click
 
 from gsub.client import connect, job_id
 from gsub.errors import UserError
+from gsub.printed import STYLES, Line, show
 from gsub.sbatch import clean_environment
 from gsub.service import NoRecordError, Records, records
 from gsub.sparkline import ramp
 from gsub.term import Spinner, console, is_terminal
-from gsub.usage_view import Line, Look, lines
+from gsub.usage_view import Look, lines
 from profiler.answers import JobSummary, Series, Usage
 from profiler.receipt import receipt
 
@@ -30,7 +31,6 @@ REFRESH: Final = 10.0
 _PATIENCE: Final = 600.0
 _PIPE: Final = 100
 """Signs of a line in a pipe."""
-_STYLES: Final = {"head": "bold", "idle": "yellow"}
 
 
 @click.command()
@@ -62,7 +62,7 @@ def usage(
         _watch(service, job, restarts, node)
     else:
         found, course = _look(service, job, restarts, node)
-        _print(lines(found, course, _screen(), node))
+        show(lines(found, course, _screen(), node))
 
 
 def _look(service: Records, job: str, restarts: int | None, node: str | None) -> tuple[Usage, Series]:
@@ -130,22 +130,13 @@ def _screen() -> Look:
     return Look(ramp(sys.stdout, clean_environment()), width, time.time())
 
 
-def _print(view: Iterable[Line]) -> None:
-    if not is_terminal(sys.stdout):
-        print("\n".join(line.text for line in view))
-        return
-    screen = console()
-    for line in view:
-        screen.print(line.text, markup=False, style=_STYLES.get(line.kind, ""))
-
-
 def _watch(service: Records, job: str, restarts: int | None, node: str | None) -> None:
     """Show it anew until the job has ended. A service that is silent for a while is waited for, and that is said."""
     from rich.live import Live
     from rich.text import Text
 
     def drawn(view: Iterable[Line]) -> Text:
-        return Text("\n").join(Text(line.text, style=_STYLES.get(line.kind, "")) for line in view)
+        return Text("\n").join(Text(line.text, style=STYLES.get(line.kind, "")) for line in view)
 
     found, course = _look(service, job, restarts, node)
     try:

@@ -19,12 +19,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pandas as pd
 
+from profiler.store.report import BOUNDS, FAILED, LONG_WAIT, SIZES, UNKNOWN
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
     "BY",
     "SIZES",
+    "UNKNOWN",
     "Table",
     "audit",
     "by",
@@ -40,10 +43,6 @@ __all__ = [
     "wasted_by_user",
 ]
 
-UNKNOWN: Final = "n/a"
-"""The row of those of which it is not known to which one they belong."""
-SIZES: Final = ("0", "1", "2-4", "5-8", "9-16", "17+")
-"""GPUs of an attempt, in classes."""
 BY: Final = {
     "user": "user",
     "account": "account",
@@ -52,7 +51,6 @@ BY: Final = {
     "gpu-type": "gpu_type",
 }
 """What an audit can be split by, and the column that holds it."""
-_FAILED: Final = ("failed", "timeout", "preempted")
 _STATUS: Final = {
     "completed": "passed",
     "cancelled": "killed",
@@ -63,7 +61,6 @@ _STATUS: Final = {
 _WEEKS: Final = 92
 """From so many days on a course is told by weeks."""
 _DAY: Final = 86400.0
-_LONG_WAIT: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +388,7 @@ def _work(frame: pd.DataFrame) -> pd.DataFrame:
     )
     hours, use = frame.gpu_hours.to_numpy(), frame.utilisation_mean.to_numpy()
     outcome = frame.outcome.astype(object).to_numpy()
-    failed = np.isin(outcome, _FAILED)
+    failed = np.isin(outcome, FAILED)
     with np.errstate(divide="ignore", invalid="ignore"):
         seen = hours * np.clip(known / gpus, 0, 1)
         # GPUs that nobody saw may be idle or not
@@ -416,7 +413,7 @@ def _work(frame: pd.DataFrame) -> pd.DataFrame:
         "status": pd.Series(outcome, index=frame.index).map(_STATUS),
         "failed": failed,
         "wait_s": wait,
-        "waited_long": np.where(np.isnan(wait), np.nan, wait >= _LONG_WAIT),
+        "waited_long": np.where(np.isnan(wait), np.nan, wait >= LONG_WAIT),
         "gpu_hours": hours,
         "seen_hours": np.where(np.isnan(use), np.nan, seen),
         "busy_hours": seen * use / 100,
@@ -531,7 +528,7 @@ def _keys(values: pd.Series) -> pd.Series:
 
 def _classes(gpus: NDArray[np.float64]) -> pd.Categorical:
     """Classes of sizes, in their order."""
-    place = np.where(np.isnan(gpus), len(SIZES), np.searchsorted([0, 1, 4, 8, 16], gpus))
+    place = np.where(np.isnan(gpus), len(SIZES), np.searchsorted(BOUNDS, gpus))
     dtype = pd.CategoricalDtype(pd.Index([*SIZES, UNKNOWN], dtype=object))
     classes: pd.Categorical = pd.Categorical.from_codes(place.astype(np.int8), dtype=dtype)
     return classes

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,17 +11,12 @@ from typing import Any, Final
 import pandas as pd
 
 from profiler.report.figures import Table
+from profiler.report.folder import FolderError, as_text, whole
 
 __all__ = ["About", "FolderError", "as_json", "check_parquet", "put_csv", "put_parquet", "unformula"]
 
 INDEX: Final = "index"
 """The file that names the others: what each table is of."""
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""What makes a spreadsheet compute a cell instead of showing it."""
-
-
-class FolderError(Exception):
-    """A folder that is there already, and not empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +61,7 @@ def put_csv(folder: Path, about: About, tables: Sequence[Table]) -> None:
     def write(rows: pd.DataFrame, file: Path) -> None:
         unformula(rows).to_csv(file, index=False)
 
-    with _whole(folder) as fresh:
+    with whole(folder) as fresh:
         _put(fresh, about, tables, "csv", write)
 
 
@@ -79,7 +71,7 @@ def put_parquet(folder: Path, about: About, tables: Sequence[Table], frame: pd.D
     def write(rows: pd.DataFrame, file: Path) -> None:
         rows.to_parquet(file, index=False)
 
-    with _whole(folder) as fresh:
+    with whole(folder) as fresh:
         _put(fresh, about, tables, "parquet", write)
         write(frame, fresh / "jobs.parquet")
 
@@ -90,8 +82,7 @@ def unformula(rows: pd.DataFrame) -> pd.DataFrame:
     for column in made:
         if not pd.api.types.is_numeric_dtype(made[column]) and not _is_time(made[column]):
             made[column] = [
-                "'" + value if isinstance(value, str) and value.startswith(_FORMULA) else value
-                for value in made[column].astype(object)
+                as_text(value) if isinstance(value, str) else value for value in made[column].astype(object)
             ]
     return made
 
@@ -133,19 +124,3 @@ def _value(value: Any) -> Any:  # noqa: ANN401 - a cell
     if isinstance(value, pd.Timestamp):
         return value.isoformat()
     return value.item() if hasattr(value, "item") else value
-
-
-@contextmanager
-def _whole(folder: Path) -> Iterator[Path]:
-    """A folder to write into, that takes its place when all is in it; for its owner's eyes only."""
-    if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
-        raise FolderError(f"{folder} is there already")
-    folder = folder.absolute()  # "." has no name
-    fresh = folder.with_name(f".{folder.name}.{os.urandom(8).hex()}")
-    fresh.mkdir(mode=0o700)
-    try:
-        yield fresh
-        fresh.replace(folder)  # an empty folder may be there
-    except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise

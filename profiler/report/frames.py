@@ -30,6 +30,7 @@ from sqlalchemy import Connection, Select, and_, func, or_, select
 
 from profiler.store.bulk import chunks
 from profiler.store.queries import STATE
+from profiler.store.report import OUTCOMES as STATES
 from profiler.store.schema import gpu_usage, job, job_node, verdict
 
 if TYPE_CHECKING:
@@ -79,23 +80,9 @@ COLUMNS: Final = {
 }
 """What is in each column of `jobs`."""
 
-OUTCOMES: Final = ("completed", "cancelled", "timeout", "preempted", "failed", "running", "unknown")
+OUTCOMES: Final = tuple(STATES)
 """How an attempt ended. In Philly's words: completed is passed, cancelled killed, the next three unsuccessful."""
-_OUTCOME: Final = {
-    "COMPLETED": "completed",
-    "CANCELLED": "cancelled",
-    "TIMEOUT": "timeout",
-    "DEADLINE": "timeout",
-    "PREEMPTED": "preempted",
-    "REQUEUED": "preempted",
-    "FAILED": "failed",
-    "OUT_OF_MEMORY": "failed",
-    "NODE_FAIL": "failed",
-    "BOOT_FAIL": "failed",
-    "LAUNCH_FAILED": "failed",
-    "RUNNING": "running",
-    "SUSPENDED": "running",
-}
+_OUTCOME: Final = {state: outcome for outcome, states in STATES.items() for state in states}
 _CHUNK: Final = 20_000
 """Rows that are turned into columns at a time."""
 _GAP: Final = 10_000

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from profiler.store.facts import JobFacts, Wanted
     from profiler.store.judging import Case, Judged
     from profiler.store.queries import CursorError, EventQuery, JobQuery
+    from profiler.store.report import ReportQuery
     from profiler.store.resubmissions import Due, Undecided
     from profiler.store.store import Store, open_store
     from profiler.store.verdicts import ReasonsQuery, VerdictQuery
@@ -27,6 +28,7 @@ __all__ = [
     "JobQuery",
     "Judged",
     "ReasonsQuery",
+    "ReportQuery",
     "Store",
     "StoreError",
     "Undecided",
@@ -46,6 +48,7 @@ _HOMES = {
     "CursorError": "queries",
     "EventQuery": "queries",
     "JobQuery": "queries",
+    "ReportQuery": "report",
     "Due": "resubmissions",
     "Undecided": "resubmissions",
     "Store": "store",

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, func, not_, or_, select
 from profiler.answers import EarlyFailures
 from profiler.store.schema import job, verdict
 
-__all__ = ["LONG", "MOST", "SEEN", "EarlyQuery"]
+__all__ = ["LONG", "MOST", "SEEN", "SMOKE", "EarlyQuery"]
 
 SEEN: Final = (
     "bad_arguments", "corrupt_input", "environment_error", "import_error", "missing_input", "permission_error",
@@ -22,7 +22,8 @@ LONG: Final = 600.0
 MOST: Final = 20_000
 """The most jobs that are looked at, the last to start."""
 _TOLD: Final = 2000
-_SMOKE: Final = "smoke-%"  # the names of smoke jobs; what failed there would have failed in the job itself
+SMOKE: Final = "smoke-%"
+"""The names of smoke jobs; what failed there would have failed in the job itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,7 @@ def early_failures(connection: Connection, query: EarlyQuery) -> EarlyFailures:
         .subquery()
     )
     size = last.c.gpus > 1 if query.several else last.c.gpus == 1
-    where = [size, not_(func.coalesce(last.c.name, "").like(_SMOKE))]
+    where = [size, not_(func.coalesce(last.c.name, "").like(SMOKE))]
     least, long = connection.execute(
         select(
             select(func.min(last.c.sort_at)).scalar_subquery(),
@@ -66,7 +67,7 @@ def early_failures(connection: Connection, query: EarlyQuery) -> EarlyFailures:
             verdict.c.reason.in_(SEEN),
             verdict.c.at >= least,
             verdict.c.runtime >= 0,
-            or_(held, verdict.c.name.like(_SMOKE)),
+            or_(held, verdict.c.name.like(SMOKE)),
         )
         .order_by(verdict.c.at.desc())
         .limit(_TOLD)

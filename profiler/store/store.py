@@ -30,6 +30,7 @@ from profiler.answers import (
     JobSummary,
     Nodes,
     Reasons,
+    Report,
     Series,
     Usage,
     VerdictAnswer,
@@ -42,6 +43,7 @@ from profiler.store import clearances as clearances_
 from profiler.store import early as early_
 from profiler.store import enrich, ingest, judging, queries, upgrade
 from profiler.store import points as points_
+from profiler.store import report as report_
 from profiler.store import resubmissions as resubmissions_
 from profiler.store import retention as retention_
 from profiler.store import verdicts as verdicts_
@@ -53,6 +55,7 @@ from profiler.store.errors import StoreError, told
 from profiler.store.facts import JobFacts, Wanted
 from profiler.store.judging import Case, Judged
 from profiler.store.queries import EventQuery, JobQuery
+from profiler.store.report import ReportQuery
 from profiler.store.resubmissions import Due, Undecided
 from profiler.store.retention import Purged
 from profiler.store.verdicts import ReasonsQuery, VerdictQuery
@@ -329,6 +332,11 @@ class Store:
         """Failures by reason over a span of time, the costliest first."""
         with self.reading("The table of reasons cannot be made.") as connection:
             return verdicts_.reasons(connection, query)
+
+    def report(self, query: ReportQuery) -> Report:
+        """What a user's attempts over a span of time held, used and lost."""
+        with self.reading("The report cannot be made.") as connection:
+            return report_.report(connection, query)
 
     def early_failures(self, query: EarlyQuery) -> EarlyFailures:
         """After how long jobs failed of what a smoke run would have seen."""

@@ -25,6 +25,7 @@ from profiler.answers import (
     Nodes,
     NodeSummary,
     Reasons,
+    Report,
     Resubmissions,
     Series,
     Sign,
@@ -32,7 +33,7 @@ from profiler.answers import (
     VerdictAnswer,
     Verdicts,
 )
-from profiler.store import EventQuery, JobQuery, ReasonsQuery, Store, VerdictQuery
+from profiler.store import EventQuery, JobQuery, ReasonsQuery, ReportQuery, Store, VerdictQuery
 from profiler.store.early import EarlyQuery
 from profiler.store.queries import LIMIT
 from site_configs.hostlist import natural
@@ -267,11 +268,22 @@ def verdicts(store: Store, asked: Asked) -> Verdicts:
 def reasons(store: Store, asked: Asked) -> Reasons:
     """Failures by reason, the costliest first: how many, whose, what they held of GPUs. Default: the last 30 days."""
     query = _of_whom(store, asked)
-    until = asked.query.get("until", time.time())
-    since = asked.query.get("since", until - _MONTH)
+    since, until = _span(asked)
     if query is None:
         return Reasons((), since, until)
     return store.reasons(ReasonsQuery(cluster=asked.cluster, **query | {"since": since, "until": until}))
+
+
+def report(store: Store, asked: Asked) -> Report:
+    """What the asker's own attempts held, used and lost, and what would have helped. Default: the last 30 days."""
+    since, until = _span(asked)
+    return store.report(ReportQuery(cluster=asked.cluster, uid=asked.who.uid, since=since, until=until))
+
+
+def _span(asked: Asked) -> tuple[float, float]:
+    """Since when, until when."""
+    until: float = asked.query.get("until", time.time())
+    return asked.query.get("since", until - _MONTH), until
 
 
 def nodes(store: Store, asked: Asked) -> Nodes:
@@ -330,6 +342,7 @@ QUESTIONS: Final[tuple[Question, ...]] = (
     Question("/v1/jobs/{id}/decision", DecisionAnswer, job_decision, path=(_JOB,), query=(_RESTARTS,)),
     Question("/v1/verdicts", Verdicts, verdicts, query=(_USER, *_WHY, *_SPAN, *_PAGE)),
     Question("/v1/reasons", Reasons, reasons, query=(_USER, _ACCOUNT, *_SPAN)),
+    Question("/v1/report", Report, report, query=_SPAN),
     Question("/v1/early", EarlyFailures, early, query=(_GPUS,)),
     Question("/v1/nodes", Nodes, nodes, operators=True),
     Question(

@@ -1,0 +1,425 @@
+"""A user's attempts over a span of time, summed up: what `gsub report` tells. All sums are the database's.
+
+What is counted, and how, is as in `profiler.report.frames` and `profiler.report.figures`, which do it for a whole site
+in memory: attempts that ran in the window, GPU-hours inside it, all else of whole attempts, and what is not known is
+left out of sums and told apart. Tests hold both to the same figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import fsum
+from typing import Any, Final
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Double,
+    RowMapping,
+    Select,
+    and_,
+    case,
+    cast,
+    func,
+    literal,
+    not_,
+    null,
+    or_,
+    select,
+    union_all,
+)
+
+from profiler.answers import Advice, Figure, Report, ReportOutcome, ReportReason, ReportWait
+from profiler.store.early import SEEN, SMOKE
+from profiler.store.queries import STATE
+from profiler.store.schema import job, job_node, verdict
+
+__all__ = ["BOUNDS", "FAILED", "LONG_WAIT", "OUTCOMES", "SIZES", "UNKNOWN", "ReportQuery"]
+
+UNKNOWN: Final = "n/a"
+"""The row of those of which it is not known to which one they belong."""
+SIZES: Final = ("0", "1", "2-4", "5-8", "9-16", "17+")
+"""GPUs of an attempt, in classes."""
+BOUNDS: Final = (0, 1, 4, 8, 16)
+"""The most GPUs of each class; the last has none."""
+OUTCOMES: Final = {
+    "completed": ("COMPLETED",),
+    "cancelled": ("CANCELLED",),
+    "timeout": ("TIMEOUT", "DEADLINE"),
+    "preempted": ("PREEMPTED", "REQUEUED"),
+    "failed": ("FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED"),
+    "running": ("RUNNING", "SUSPENDED"),
+    "unknown": (),
+}
+"""How an attempt ended, and Slurm's words for it; all other words, and none, are "unknown"."""
+FAILED: Final = ("failed", "timeout", "preempted")
+"""The outcomes that are failures."""
+LONG_WAIT: Final = 600.0
+"""Seconds from which on a wait counts as long."""
+_SHORT: Final = 600.0
+"""Seconds of run below which nothing is concluded from how much was used."""
+_BUSY_CPUS: Final = 0.8
+_LOW_USE: Final = 50.0
+_MUCH_MEMORY: Final = 4 << 30
+_LONG_LIMIT: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportQuery:
+    """Whose attempts: of a uid, that ran from `since` on and before `until` (seconds since the epoch)."""
+
+    cluster: str
+    uid: int
+    since: float
+    until: float
+
+
+def report(connection: Connection, query: ReportQuery) -> Report:
+    """What a user's attempts held, used and lost."""
+    groups = connection.execute(_sums(query)).mappings().all()
+    spans = _quantiles(connection, query)
+    gpu = [one for one in groups if one["size"] != "0"]
+    seen, busy = _figure(gpu, "seen"), _sum(gpu, "busy")
+    share = 100 * busy / seen.value if busy is not None and seen.value else None
+    return Report(
+        cluster=query.cluster,
+        since=query.since,
+        until=query.until,
+        attempts=_count(groups, "attempts"),
+        jobs=_jobs(connection, query),
+        gpu_seconds=_figure(gpu, "gpu_seconds"),
+        utilisation=Figure(share, seen.attempts, seen.unknown),
+        idle_gpu_seconds=_figure(gpu, "idle"),
+        failed_gpu_seconds=_figure(gpu, "failed"),
+        wasted_gpu_seconds=_figure(gpu, "wasted"),
+        held_seconds=_figure(groups, "held"),
+        queued_seconds=_figure(groups, "wait"),
+        outcomes=tuple(_outcomes(groups)),
+        failures=tuple(_failures(groups, spans)),
+        waits=tuple(_by_size(groups, spans)),
+        advice=tuple(_advice(groups)),
+    )
+
+
+# --- the statements -------------------------------------------------------------------------------------------------
+
+
+def _keys(query: ReportQuery) -> Select[Any]:
+    """The keys of the attempts that ran in the window, in three parts, each of which an index finds."""
+    own = select(job.c.pk).where(job.c.cluster == query.cluster, job.c.uid == query.uid)
+    begun = own.where(job.c.sort_at >= query.since, job.c.sort_at < query.until)
+    earlier = own.where(job.c.ended > query.since, job.c.sort_at + 0 < query.since)
+    open_ = select(job_node.c.job).where(job_node.c.ended_at.is_(None))
+    heard = or_(job.c.touched > query.since, and_(job.c.facts_at > query.since, STATE == "RUNNING"))
+    running = (
+        select(job.c.pk)
+        .where(job.c.pk.in_(open_), job.c.ended.is_(None), job.c.sort_at + 0 < query.since, heard)
+        # Not searched by: what runs is few, a user's whole past is not
+        .where(job.c.cluster.concat("") == query.cluster, job.c.uid + 0 == query.uid)
+    )
+    every = union_all(begun, earlier, running).subquery()
+    return select(every.c.pk)
+
+
+def _work(query: ReportQuery) -> Select[Any]:
+    """A row for each attempt, with what sums are made of; NULL is "not known".
+
+    In steps, each behind OFFSET 0, which keeps a database from putting an expression wherever its value is used.
+    """
+    keys = _keys(query).subquery()
+    real = {name: cast(job.c[name], Double).label(name) for name in ("gpus", "cpus")}
+    first = (
+        select(
+            job.c.job_id,
+            case(
+                *((STATE.in_(words), name) for name, words in OUTCOMES.items() if words), else_="unknown"
+            ).label("outcome"),
+            func.coalesce(func.nullif(verdict.c.reason, ""), UNKNOWN).label("reason"),
+            *real.values(),
+            cast(job.c.gpus_known, Double).label("known"),
+            cast(job.c.gpus_idle, Double).label("unused"),
+            job.c.utilisation_mean.label("use"),
+            job.c.cpu_seconds,
+            job.c.node_count,
+            cast(job.c.memory_asked_bytes, Double).label("asked"),
+            cast(job.c.memory_peak_bytes, Double).label("peak"),
+            job.c.time_limit,
+            job.c.started,
+            job.c.ended,
+            job.c.touched,
+            job.c.facts_at,
+            _no_less(job.c.started - func.coalesce(job.c.eligible, job.c.submitted)).label("wait"),
+            _no_less(job.c.eligible - job.c.submitted).label("held"),
+            # A key of the verdict: in a text of somebody's its quotes would be escaped
+            verdict.c.body.like('%,"checkpoint":"%').label("saved"),
+            and_(verdict.c.reason.in_(SEEN), not_(job.c.name.like(SMOKE))).label("early"),
+        )
+        .join_from(keys, job, job.c.pk == keys.c.pk)
+        .outerjoin(verdict, verdict.c.job == job.c.pk)
+        .offset(0)
+        .subquery()
+    )
+    said = case((and_(first.c.outcome == "running", first.c.facts_at > first.c.touched), first.c.facts_at))
+    end = func.coalesce(first.c.ended, said, first.c.touched)
+    second = select(first, _no_less(end - first.c.started).label("run")).offset(0).subquery()
+    stop = second.c.started + second.c.run
+    low = case((second.c.started > query.since, second.c.started), else_=query.since)
+    inside = _no_less(case((stop < query.until, stop), (stop >= query.until, query.until)) - low)
+    third = select(second, (second.c.gpus * inside).label("gpu_seconds")).offset(0).subquery()
+    gpus, held = third.c.gpus, third.c.gpu_seconds
+    failed = third.c.outcome.in_(FAILED)
+    unused = case(
+        (gpus == 0, 0.0),
+        (third.c.known < gpus, null()),
+        (third.c.unused < gpus, held * third.c.unused / gpus),
+        (third.c.unused >= gpus, held),
+    )
+    share = case((third.c.known < gpus, third.c.known / gpus), (third.c.known >= gpus, 1.0))
+    fourth = (
+        select(
+            third,
+            failed.label("is_failed"),
+            case(
+                *((gpus <= most, size) for most, size in zip(BOUNDS, SIZES, strict=False)),
+                (gpus.is_not(None), SIZES[-1]),
+                else_=UNKNOWN,
+            ).label("size"),
+            case((and_(gpus > 0, third.c.use.is_not(None)), held * share)).label("seen"),
+            unused.label("idle"),
+            case((failed, held), else_=0.0).label("failed"),
+            case((failed, held), else_=unused).label("wasted"),
+        )
+        .offset(0)
+        .subquery()
+    )
+    return select(fourth, (fourth.c.seen * fourth.c.use / 100).label("busy")).offset(0)
+
+
+def _no_less(value: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Not less than 0; NULL stays NULL, which not every database's "greatest" does."""
+    return case((value < 0, 0.0), else_=value)
+
+
+_SUMMED: Final = ("gpu_seconds", "seen", "busy", "idle", "failed", "wasted", "wait", "held")
+
+
+def _sums(query: ReportQuery) -> Select[Any]:
+    """Sums by outcome, reason and size: a few hundred rows at most, of which all tables are made."""
+    work = _work(query).subquery()
+    keys = (work.c.outcome, work.c.reason, work.c.size)
+    columns: list[ColumnElement[Any]] = [func.count().label("attempts")]
+    for name in _SUMMED:
+        columns += [func.sum(work.c[name]).label(name), func.count(work.c[name]).label(f"{name}_known")]
+    columns.append(func.count(case((work.c.wait >= LONG_WAIT, 1))).label("waited_long"))
+    for one in _HINTS:
+        columns += one.columns(work)
+    return select(*keys, *columns).group_by(*keys)
+
+
+def _quantiles(connection: Connection, query: ReportQuery) -> dict[tuple[str, str], dict[int, float]]:
+    """Values that there were, the lower one of two: waits by size and of all, run times until failure by reason.
+
+    By kind and key, each by its tenths (5: the median).
+    """
+    work = _work(query).cte()
+    kinds = [
+        select(literal("wait").label("kind"), work.c.size.label("key"), work.c.wait.label("value")),
+        select(literal("wait"), literal("all"), work.c.wait),
+        select(literal("run"), work.c.reason, work.c.run).where(work.c.is_failed),
+    ]
+    values = union_all(*kinds).subquery()
+    keys = (values.c.kind, values.c.key)
+    ranked = (
+        select(
+            *keys,
+            values.c.value,
+            (func.row_number().over(order_by=values.c.value, partition_by=keys) - 1).label("place"),
+            (func.count().over(partition_by=keys) - 1).label("last"),
+        )
+        .where(values.c.value.is_not(None))
+        .subquery()
+    )
+    place, last = ranked.c.place, ranked.c.last
+    # By whole numbers: no share of a tenth is a binary fraction
+    wanted = [and_(10 * place <= tenths * last, 10 * (place + 1) > tenths * last) for tenths in (5, 9)]
+    found: dict[tuple[str, str], dict[int, float]] = {}
+    for kind, key, value, at, end in connection.execute(select(ranked).where(or_(*wanted))):
+        for tenths in (5, 9):
+            if at == tenths * end // 10:
+                found.setdefault((kind, key), {})[tenths] = value
+    return found
+
+
+def _jobs(connection: Connection, query: ReportQuery) -> int:
+    """How many jobs there were: each counts once, however often it was tried."""
+    keys = _keys(query).subquery()
+    wanted = select(func.count(job.c.job_id.distinct())).join_from(keys, job, job.c.pk == keys.c.pk)
+    return int(connection.execute(wanted).scalar() or 0)
+
+
+# --- what would have helped -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Hint:
+    """A kind of advice, as conditions and values over the columns of `_work`.
+
+    `known`: for which attempts it can be said; `is_so`: for which of these it is. `values` are summed up over those, or
+    with a name that begins with "most" the highest is told.
+    """
+
+    name: str
+    known: Callable[[Any], ColumnElement[bool]]
+    is_so: Callable[[Any], ColumnElement[bool]]
+    stake: str | None = None
+    values: tuple[tuple[str, str], ...] = ()
+
+    def columns(self, work: Any) -> Iterable[ColumnElement[Any]]:  # noqa: ANN401 - a subquery
+        """What the database is asked for."""
+        known = self.known(work.c)
+        so = and_(known, self.is_so(work.c))
+        yield func.count(case((known, 1))).label(f"{self.name}_of")
+        yield func.count(case((so, 1))).label(f"{self.name}_so")
+        yield func.max(case((so, work.c.job_id))).label(f"{self.name}_job")
+        if self.stake is not None:
+            yield func.sum(case((so, work.c[self.stake]))).label(f"{self.name}_stake")
+        for name, column in self.values:
+            whole = func.max if name.startswith("most") else func.sum
+            yield whole(case((so, work.c[column]))).label(f"{self.name}_{name}")
+
+
+def _ended_well(c: Any) -> ColumnElement[bool]:  # noqa: ANN401 - columns by their names
+    return and_(c.outcome == "completed", c.run >= _SHORT)
+
+
+_HINTS: Final = (
+    # A job that told of a checkpoint goes on from there; what it did since is a part of it only
+    _Hint("no_checkpoint", lambda c: c.outcome == "timeout", lambda c: c.saved.is_not(True), "gpu_seconds"),
+    _Hint("smoke", lambda c: and_(c.is_failed, c.gpus > 0), lambda c: c.early, "gpu_seconds"),
+    _Hint(
+        "unused_gpus",
+        lambda c: and_(not_(c.is_failed), c.gpus > 0, c.idle.is_not(None)),
+        lambda c: c.unused >= c.gpus,
+        "idle",
+    ),
+    _Hint(
+        "spare_gpus",
+        lambda c: and_(not_(c.is_failed), c.gpus > 1, c.idle.is_not(None)),
+        lambda c: and_(c.unused > 0, c.unused < c.gpus),
+        "idle",
+        (("gpus", "gpus"), ("unused", "unused")),
+    ),
+    _Hint(
+        "cpus",
+        lambda c: and_(
+            c.gpus > 0, c.seen.is_not(None), c.use > 0, c.run >= _SHORT, c.cpus > 0, c.cpu_seconds > 0
+        ),
+        lambda c: and_(c.use < _LOW_USE, c.cpu_seconds >= _BUSY_CPUS * c.cpus * c.run),
+        "gpu_seconds",
+        (("seen", "seen"), ("busy", "busy")),
+    ),
+    # The peak is of one node, what was asked for is of all
+    _Hint(
+        "memory",
+        lambda c: and_(_ended_well(c), c.node_count == 1, c.asked > 0, c.peak > 0),
+        lambda c: and_(c.asked > 2 * c.peak, c.asked - c.peak >= _MUCH_MEMORY),
+        None,
+        (("asked", "asked"), ("most_used", "peak")),
+    ),
+    _Hint(
+        "time_limit",
+        lambda c: and_(_ended_well(c), c.time_limit > 0),
+        lambda c: and_(c.time_limit >= _LONG_LIMIT, c.time_limit > 4 * c.run),
+        None,
+        (("asked", "time_limit"), ("most_used", "run")),
+    ),
+)
+
+
+def _advice(groups: Sequence[RowMapping]) -> Iterable[Advice]:
+    """What there is to say, the most GPU-hours at stake first."""
+    told = []
+    for one in _HINTS:
+        count, of = (_count(groups, f"{one.name}_{which}") for which in ("so", "of"))
+        if not count:
+            continue
+        values = {}
+        for name, _ in one.values:
+            found = _known(groups, f"{one.name}_{name}")
+            values[name] = max(found) if name.startswith("most") else fsum(found)
+        if one.name == "smoke":
+            values = {
+                reason: float(_count(part, "smoke_so"))
+                for reason, part in sorted(_by(groups, "reason").items())
+                if reason in SEEN and _count(part, "smoke_so")
+            }
+        stake = None if one.stake is None else _sum(groups, f"{one.name}_stake")
+        last = max(_known(groups, f"{one.name}_job"))
+        told.append(Advice(one.name, count, of, int(last), stake, values))
+    return sorted(told, key=lambda one: -(one.gpu_seconds or 0.0))
+
+
+# --- tables out of the sums -----------------------------------------------------------------------------------------
+
+
+def _known(groups: Iterable[RowMapping], name: str) -> list[float]:
+    # PostgreSQL sums whole numbers up as decimals
+    return [float(one[name]) for one in groups if one[name] is not None]
+
+
+def _sum(groups: Iterable[RowMapping], name: str) -> float | None:
+    """None of none that is known."""
+    found = _known(groups, name)
+    return fsum(found) if found else None
+
+
+def _count(groups: Iterable[RowMapping], name: str) -> int:
+    return sum(one[name] for one in groups)
+
+
+def _figure(groups: Sequence[RowMapping], name: str) -> Figure:
+    """The sum of a column of `_SUMMED`."""
+    attempts = _count(groups, "attempts")
+    return Figure(_sum(groups, name), attempts, attempts - _count(groups, f"{name}_known"))
+
+
+def _by(groups: Sequence[RowMapping], name: str) -> dict[str, list[RowMapping]]:
+    parts: dict[str, list[RowMapping]] = {}
+    for one in groups:
+        parts.setdefault(one[name], []).append(one)
+    return parts
+
+
+def _outcomes(groups: Sequence[RowMapping]) -> Iterable[ReportOutcome]:
+    parts = _by(groups, "outcome")
+    for name in OUTCOMES:
+        if name in parts:
+            held = _figure(parts[name], "gpu_seconds")
+            yield ReportOutcome(name, held.attempts, held.value, held.unknown)
+
+
+def _failures(
+    groups: Sequence[RowMapping], spans: Mapping[tuple[str, str], Mapping[int, float]]
+) -> Iterable[ReportReason]:
+    """The costliest first."""
+    rows = []
+    for name, part in _by([one for one in groups if one["outcome"] in FAILED], "reason").items():
+        held = _figure(part, "gpu_seconds")
+        median = spans.get(("run", name), {}).get(5)
+        rows.append(ReportReason(name, held.attempts, held.value, median, held.unknown))
+    return sorted(rows, key=lambda one: (-(one.gpu_seconds or 0.0), -one.attempts, one.reason))
+
+
+def _by_size(
+    groups: Sequence[RowMapping], spans: Mapping[tuple[str, str], Mapping[int, float]]
+) -> Iterable[ReportWait]:
+    parts = _by(groups, "size")
+    for name in (*SIZES, UNKNOWN, "all"):
+        part = groups if name == "all" else parts.get(name, ())
+        if part:
+            waited, found = _figure(part, "wait"), spans.get(("wait", name), {})
+            long = _count(part, "waited_long")
+            yield ReportWait(
+                name, waited.attempts, waited.unknown, found.get(5), found.get(9), waited.value, long
+            )
