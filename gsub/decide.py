@@ -23,7 +23,7 @@ from gsub.workload_name import head
 from slurm_plugins.decide.request import HEAD_BYTES, Job, Request
 from slurm_plugins.decide.steps import ENV_NAMES
 
-__all__ = ["WISHES", "Component", "components", "wants_gpu", "wrapped"]
+__all__ = ["WISHES", "Component", "components", "wants_gpu"]
 
 WISHES: Final = frozenset({
     "GSUB", "GSUB_DECISION", "GSUB_REPACK", "GSUB_RESTART", "GSUB_RETUNE", "GSUB_RUN_TIME",
@@ -44,12 +44,6 @@ class Component:
 
     options: tuple[Asked, ...]
     request: Request
-
-
-def wrapped(command: str) -> bytes:
-    """The script that sbatch makes of `--wrap`."""
-    text = f"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{command}\n"
-    return text.encode("utf-8", "surrogateescape")
 
 
 def components(

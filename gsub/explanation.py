@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import pwd
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from gsub import remedies
 from gsub.argv import CommandLine
-from gsub.decide import Component, components, wants_gpu, wrapped
+from gsub.decide import Component, components, wants_gpu
 from gsub.errors import USAGE, UserError
 from gsub.known import known_of
 from gsub.script import Asked
+from gsub.script_text import needed
 from gsub.site import read_site
 from gsub.workload_name import identified, with_workload
 from profiler.workload import Identity
@@ -115,26 +115,11 @@ def decided(
 
 
 def _script(line: CommandLine) -> bytes:
-    from gsub.commands.dry_run import script_bytes
-
     if line.given("clusters"):
         raise UserError("only jobs of this cluster can be explained", fix="leave -M out", exit_code=USAGE)
-    if line.wrap is not None:
-        return wrapped(line.wrap)
-    if line.script is None and (sys.stdin is None or sys.stdin.isatty()):
-        raise UserError(
-            "there is no script to explain",
-            fix="gsub explain [sbatch's options] SCRIPT, or --wrap='COMMAND'",
-            exit_code=USAGE,
-        )
-    text = script_bytes(line)
-    if not text:
-        raise UserError(
-            f"cannot read the script {line.script}" if line.script else "there is no script to explain",
-            fix="check the path and the permission to read it; a program goes in --wrap='COMMAND'",
-            exit_code=USAGE,
-        )
-    _sound(text)
+    text = needed(line, "explain")
+    if line.wrap is None:
+        _sound(text)
     return text
 
 

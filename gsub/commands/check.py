@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 
 import click
@@ -10,7 +9,7 @@ import click
 from gsub.argv import CommandLine, split
 from gsub.commands.explain import Verbatim
 from gsub.commands.submit import installed_table, print_json
-from gsub.errors import FAILED, USAGE, UserError
+from gsub.errors import FAILED, UserError
 from gsub.sbatch import clean_environment
 from gsub.sbatch_options import Table
 from gsub.site import check_site
@@ -43,22 +42,11 @@ def check(words: Sequence[str]) -> int:
 
 
 def _check(line: CommandLine, environ: Mapping[str, str], folder: str) -> int:
-    from gsub.preflight.gate import lines_of, looked_at, text_of
+    from gsub.preflight.gate import lines_of, looked_at
     from gsub.preflight.runner import preflight
+    from gsub.script_text import needed
 
-    if line.script is None and line.wrap is None and (sys.stdin is None or sys.stdin.isatty()):
-        raise UserError(
-            "there is no script to check",
-            fix="gsub check [sbatch's options] SCRIPT, or --wrap='COMMAND'",
-            exit_code=USAGE,
-        )
-    text = text_of(line)
-    if not text:
-        raise UserError(
-            f"cannot read the script {line.script}" if line.script else "there is no script to check",
-            fix="check the path and the permission to read it; a program goes in --wrap='COMMAND'",
-            exit_code=USAGE,
-        )
+    text = needed(line, "check")
     verdict = preflight(looked_at(line, text, environ, folder), alone=True)
     code = FAILED if verdict.errors else 0
     if "--json" in line.ours:

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import sys
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Final
 
 from gsub.argv import CommandLine
 from gsub.commands.submit import installed_table, print_json
 from gsub.remedies import explain
 from gsub.sbatch import PROGRAM, Listener, run, told
 from gsub.script import Request, request
+from gsub.script_text import text_of
 from gsub.site import Slurm
 from gsub.term import one_line
-
-MAX_SCRIPT_BYTES: Final = 4 << 20  # Slurm's own default (max_script_size)
 
 
 def dry_run(line: CommandLine, environ: Mapping[str, str], slurm: Slurm) -> int:
     """Print the request and the estimate; returns the exit code. Raises UserError where sbatch objects."""
     folder = slurm.folder
-    text = script_bytes(line)
+    text = text_of(line)
     stdin = text if line.script is None and line.wrap is None else None
     table = installed_table(environ, folder)
     asked = request(line, text.decode(errors="replace"), environ, table)
@@ -51,32 +46,12 @@ def _smoke(line: CommandLine, text: bytes, environ: Mapping[str, str], slurm: Sl
 
     if not may_be_wanted(line, slurm.site.smoke if slurm.site is not None else None, environ):
         return []
-    from gsub.preflight.gate import text_of
     from gsub.smoke.prepare import prepare
     from gsub.smoke.view import before
     from site_configs.site_model import Site
 
-    script = text_of(line) if line.wrap is not None else text
-    ready = prepare(line, script, slurm.site or Site(cluster=""), environ, slurm.folder)
+    ready = prepare(line, text, slurm.site or Site(cluster=""), environ, slurm.folder)
     return before(ready) if ready is not None else []
-
-
-def script_bytes(line: CommandLine) -> bytes:
-    """The script's text where sbatch would find it: below --chdir, else on PATH; empty when there is none.
-
-    Without SCRIPT and --wrap it is read from standard input.
-    """
-    if line.script is None:
-        return sys.stdin.buffer.read(MAX_SCRIPT_BYTES) if line.wrap is None else b""
-    folders = [s.value or "" for component in line.components for s in component if s.name == "chdir"][-1:]
-    folders += ["", *os.environ.get("PATH", "").split(os.pathsep)]
-    for folder in folders:
-        try:
-            with Path(folder, line.script).open("rb") as file:
-                return file.read(MAX_SCRIPT_BYTES)
-        except OSError:
-            continue
-    return b""
 
 
 def _lines(command: tuple[str, ...], asked: Request, estimate: str) -> list[str]:

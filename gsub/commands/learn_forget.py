@@ -81,17 +81,12 @@ def _read(words: Sequence[str]) -> tuple[bool, str, str, list[str]]:
 def _of_script(words: Sequence[str]) -> tuple[str, ...]:
     """The names of a submission, the most telling first."""
     from gsub.argv import split
-    from gsub.commands.dry_run import script_bytes
-    from gsub.decide import wrapped
     from gsub.sbatch_options import Table
+    from gsub.script_text import text_of
     from gsub.workload_name import identified
 
     line = split(words, Table.of_all())
-    text = b""
-    if line.wrap is not None:
-        text = wrapped(line.wrap)
-    elif line.script is not None:
-        text = script_bytes(line)
+    text = b"" if line.script is None and line.wrap is None else text_of(line)
     if not text:
         what = f"cannot read the script {line.script}" if line.script else "there is no script"
         raise UserError(what, fix=_USAGE, exit_code=USAGE)

@@ -129,7 +129,7 @@ def _named(
     if slurm.site is None or environ.get("GSUB", "").strip().lower() == "off":
         own_name(line)  # wrong is wrong everywhere
         return nothing
-    from gsub.preflight.gate import text_of
+    from gsub.script_text import text_of
 
     reads = line.script is not None or line.wrap is not None
     try:

@@ -10,9 +10,10 @@ from gsub.argv import CommandLine
 from gsub.errors import FAILED, UserError
 from gsub.preflight.look import submission, wanted
 from gsub.preflight.values import Finding, Submission, Verdict
+from gsub.script_text import is_typed, text_of
 from gsub.term import is_terminal, one_line
 
-__all__ = ["Gate", "StoppedError", "gate", "lines_of", "looked_at", "text_of"]
+__all__ = ["Gate", "StoppedError", "gate", "lines_of", "looked_at"]
 
 _SHOWN = 10
 
@@ -74,7 +75,7 @@ def gate(line: CommandLine, environ: Mapping[str, str], folder: str) -> Gate:
     """Look at a submission before sbatch does. Raises StoppedError where it would certainly fail."""
     if not wanted(line, environ):
         return Gate(Verdict())
-    if line.script is None and line.wrap is None and (sys.stdin is None or sys.stdin.isatty()):
+    if is_typed(line):
         return Gate(Verdict())  # a script that is being typed is sbatch's to read
     text = text_of(line)
     stdin = text if line.script is None and line.wrap is None else None
@@ -93,18 +94,6 @@ def gate(line: CommandLine, environ: Mapping[str, str], folder: str) -> Gate:
         for name, why in verdict.given_up:
             print(f"gsub: preflight left out '{name}': {one_line(why)}", file=sys.stderr)
     return Gate(verdict, stdin)
-
-
-def text_of(line: CommandLine) -> bytes:
-    """The script's text, wherever it comes from; empty where there is none."""
-    if line.wrap is not None:
-        text = f"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{line.wrap}\n"
-        return text.encode("utf-8", "surrogateescape")
-    if line.script is None:
-        return sys.stdin.buffer.read()  # all of it: sbatch is handed what we read
-    from gsub.commands.dry_run import script_bytes
-
-    return script_bytes(line)
 
 
 def looked_at(line: CommandLine, text: bytes, environ: Mapping[str, str], folder: str) -> Submission:

@@ -109,14 +109,4 @@ def failure_of(known: Known) -> Failure | None:
         source = kept.source
     else:
         source = finding.evidence[0].source if finding.evidence else "user"
-    return Failure(
-        reason=finding.reason,
-        confidence=finding.confidence,
-        tier=finding.tier,
-        source=source,
-        fingerprint=finding.fingerprint,
-        node=finding.node,
-        progressed=finding.progressed,
-        checkpoint=str(getattr(finding, "checkpoint", "") or ""),
-        resumes=bool(getattr(finding, "resumes", False)),
-    )
+    return Failure.of(finding, source)

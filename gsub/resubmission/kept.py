@@ -17,10 +17,7 @@ from slurm_plugins.client.commands import valid_id
 from slurm_plugins.client.errors import SlurmError
 from slurm_plugins.client.runner import Completed
 
-__all__ = ["WRAPPED", "Kept", "Reads", "environment_of", "kept_of", "script_of", "wrapped"]
-
-WRAPPED: Final = "#!/bin/sh\n# This script was created by sbatch --wrap.\n\n"
-"""How sbatch begins the script that it makes of --wrap (sbatch.c, 22.05 to 26.05)."""
+__all__ = ["Kept", "Reads", "environment_of", "kept_of", "script_of"]
 
 _HEAD: Final = re.compile(r"\A(?:Batch Script|Environment used) for [^\n]*\n-{20,}\n")
 _NONE: Final = "NONE"
@@ -127,17 +124,6 @@ def environment_of(said: str, environ: Mapping[str, str]) -> dict[str, str] | No
             at += len(whole) - 1
         variables[name] = value
     return variables
-
-
-def wrapped(script: str | None) -> str | None:
-    r"""The command of --wrap, where sbatch made the script of one; else None.
-
-    >>> wrapped(WRAPPED + "hostname\n"), wrapped("#!/bin/sh\nhostname\n")
-    ('hostname', None)
-    """
-    if script is None or not script.startswith(WRAPPED):
-        return None
-    return script[len(WRAPPED) :].removesuffix("\n")
 
 
 def is_same(path: str, script: str) -> bool:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from gsub.argv import CommandLine
 from gsub.errors import FAILED, USAGE, UserError
-from gsub.resubmission.kept import Kept, Reads, is_same, kept_of, wrapped
+from gsub.resubmission.kept import Kept, Reads, is_same, kept_of
 from gsub.resubmission.submit_line import Reading, Told, UnreadableError, read_words, reading
 from gsub.sbatch_options import Table
 from gsub.script import Asked, request
+from gsub.script_text import command_of
 from prolog_epilog.failures.mask import mask
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def _read(job: str, line: str, part: Part, kept: Kept, *, folder: str, table: Ta
         name=part.name,
         comment=part.comment,
         command=_command(part),
-        wrap=wrapped(kept.script),
+        wrap=command_of(kept.script),
         submit_dir=folder,
         script=script,
         is_script=lambda path: bool(script) and is_same(path, script),

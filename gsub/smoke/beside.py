@@ -45,7 +45,7 @@ def beside(
 
     `given`: the script, where it was read from standard input already. Raises UserError for words that clash.
     """
-    from gsub.preflight.gate import text_of
+    from gsub.script_text import is_typed, text_of
     from site_configs.site_model import Site as Unstated
 
     site = site or Unstated(cluster="")
@@ -53,7 +53,7 @@ def beside(
         return None, given
     typed = line.script is None and line.wrap is None
     if typed and given is None:
-        if sys.stdin is None or sys.stdin.isatty():
+        if is_typed(line):
             text = b""  # a script that is being typed is sbatch's to read
         else:
             text = given = text_of(line)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from profiler.findings import Source
+from profiler.findings import Finding, Source
 from profiler.resubmissions import Resubmission
 
 __all__ = ["Attempt", "Earlier", "Failure", "Memory", "Past", "Switches"]
@@ -79,6 +79,21 @@ class Failure:
     progressed: bool | None = None
     checkpoint: str = ""
     resumes: bool = False
+
+    @classmethod
+    def of(cls, finding: Finding, source: Source) -> Failure:
+        """A verdict as policy sees it."""
+        return cls(
+            reason=finding.reason,
+            confidence=finding.confidence,
+            tier=finding.tier,
+            source=source,
+            fingerprint=finding.fingerprint,
+            node=finding.node,
+            progressed=finding.progressed,
+            checkpoint=finding.checkpoint,
+            resumes=finding.resumes,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gsub.argv import split
-from gsub.decide import WISHES, components, wants_gpu, wrapped
+from gsub.decide import WISHES, components, wants_gpu
 from gsub.errors import UserError
 from gsub.notations import FOREVER, NotationError, mebibytes, minutes, nodes, seconds
 from gsub.sbatch_options import Table
+from gsub.script_text import wrapped
 from site_configs.devcluster import Cluster
 from slurm_plugins.decide.request import HEAD_BYTES, Job, Request
 from slurm_plugins.decide.steps import ENV_NAMES

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gsub.resubmission.change import Change, changed
-from gsub.resubmission.kept import WRAPPED, Kept, environment_of, kept_of, script_of, wrapped
+from gsub.resubmission.kept import Kept, environment_of, kept_of, script_of
 from gsub.resubmission.submit_line import Told, UnreadableError, read_words, reading
 from gsub.resubmission.view import command_line, diff, masked
 from gsub.sbatch_options import Table
+from gsub.script_text import WRAPPED, command_of
 from slurm_plugins.client.errors import SlurmUnreachable
 from slurm_plugins.client.runner import Completed
 
@@ -158,7 +159,7 @@ def submissions(draw: st.DrawFn) -> Typed:
         # squeue and sacct say nothing of an empty comment
         comment=(comment or None) if any(word.startswith("--comment") for word in options) else None,
         command=path,
-        wrap=wrapped(text),
+        wrap=command_of(text),
         submit_dir=HERE,
         script=text,
         is_script=lambda there: there == f"{HERE}/{script}",

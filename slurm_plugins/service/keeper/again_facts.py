@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from profiler.answers import JobSummary
-from profiler.findings import Finding, Source
+from profiler.findings import Finding
 from profiler.resubmissions import PastAttempt
 from profiler.store import Undecided
 from profiler.wording import shown_id
@@ -22,7 +22,7 @@ from slurm_plugins.resubmit.places import alike
 from slurm_plugins.resubmit.values import Attempt, Earlier, Failure, Memory, Past
 from slurm_plugins.service.keeper.again_look import Look, Room, is_stranger
 
-__all__ = ["another", "attempt_of", "failure_of", "mode_of", "names_of", "overtaken", "past_of", "wishes_of"]
+__all__ = ["another", "attempt_of", "mode_of", "names_of", "overtaken", "past_of", "wishes_of"]
 
 _WORDS: Final = re.compile(r"[\s,;]+")
 _APART: Final = 60.0
@@ -70,21 +70,6 @@ def attempt_of(
     )
 
 
-def failure_of(finding: Finding, source: Source) -> Failure:
-    """A verdict as policy sees it."""
-    return Failure(
-        reason=finding.reason,
-        confidence=finding.confidence,
-        tier=finding.tier,
-        source=source,
-        fingerprint=finding.fingerprint,
-        node=finding.node,
-        progressed=finding.progressed,
-        checkpoint=finding.checkpoint,
-        resumes=finding.resumes,
-    )
-
-
 _NOTHING: Final = Finding("none")
 
 
@@ -92,7 +77,7 @@ def past_of(attempts: Sequence[PastAttempt]) -> Past:
     """Earlier attempts, the oldest first; one without a verdict counts as one that did not fail."""
     return Past(
         tuple(
-            Earlier(failure_of(one.finding or _NOTHING, one.source), one.nodes, one.resubmission, one.runtime)
+            Earlier(Failure.of(one.finding or _NOTHING, one.source), one.nodes, one.resubmission, one.runtime)
             for one in attempts
         )
     )

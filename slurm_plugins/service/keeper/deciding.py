@@ -11,11 +11,10 @@ from profiler.resubmissions import ENDED, PastAttempt, Resubmission
 from profiler.store import Undecided
 from site_configs.site_model import Site
 from slurm_plugins.resubmit.plan import plan
-from slurm_plugins.resubmit.values import Switches
+from slurm_plugins.resubmit.values import Failure, Switches
 from slurm_plugins.service.keeper.again_facts import (
     another,
     attempt_of,
-    failure_of,
     mode_of,
     overtaken,
     past_of,
@@ -50,7 +49,7 @@ def decided(
     job = look.jobs.get(case.job.job_id)
     attempt = attempt_of(case, look, opted_out=opted_out, dependants=dependants)
     switches = Switches(mode_of(site, case.job, job), site.resubmit.enabled and not off)
-    failure = failure_of(case.finding, case.source)
+    failure = Failure.of(case.finding, case.source)
     row = plan(attempt, failure, past_of(past), switches, site.resubmit, now=now, random=chance)
     row = prepared(row, look.delay_s, quick=look.quick)
     if row.state in ENDED:

@@ -29,7 +29,8 @@ from slurm_plugins.act.ask import HandError
 from slurm_plugins.act.wire import Answer, Request
 from slurm_plugins.client.errors import SlurmError
 from slurm_plugins.resubmit.actions import asked
-from slurm_plugins.service.keeper.again_facts import failure_of, names_of
+from slurm_plugins.resubmit.values import Failure
+from slurm_plugins.service.keeper.again_facts import names_of
 from slurm_plugins.service.keeper.again_look import MIN_JOB_AGE, Look, Slurm
 from slurm_plugins.service.keeper.carrying_out import (
     PATIENCE,
@@ -212,7 +213,7 @@ class Resubmitting:
         more = [
             case.job.job_id
             for case in cases
-            if asked(failure_of(case.finding, case.source), policy).action == "more_memory"
+            if asked(Failure.of(case.finding, case.source), policy).action == "more_memory"
         ]
         try:
             look = await self._thread(self._looking, lambda: self._slurm.look(ids, more))
