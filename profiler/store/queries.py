@@ -59,6 +59,7 @@ __all__ = [
     "event_of",
     "gpu_use",
     "host_use",
+    "node_use",
     "page",
     "unsearched",
 ]
@@ -205,11 +206,12 @@ def usage(connection: Connection, pk: int, of: JobSummary, node: str | None = No
     nodes = select(job_node).where(job_node.c.job == pk)
     if node is not None:
         nodes = nodes.where(job_node.c.node == node)
-    uses = [_node_use(one, tuple(gpus.get(one["node"], ()))) for one in connection.execute(nodes).mappings()]
+    uses = [node_use(one, tuple(gpus.get(one["node"], ()))) for one in connection.execute(nodes).mappings()]
     return Usage(of, tuple(sorted(uses, key=lambda use: use.node)))
 
 
-def _node_use(row: RowMapping, gpus: tuple[GpuUse, ...]) -> NodeUse:
+def node_use(row: RowMapping, gpus: tuple[GpuUse, ...]) -> NodeUse:
+    """What a job did on a node, out of a row of job_node and the GPUs there."""
     return NodeUse(
         node=row["node"],
         since=row["since"] if row["since"] is not None else row["started_at"],

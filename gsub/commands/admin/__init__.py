@@ -10,6 +10,7 @@ import click
 __all__ = ["admin"]
 
 _MODULES: Final = {
+    "alerts": "alerts",
     "audit": "audit",
     "backup": "store",
     "db": "store",
@@ -41,7 +42,7 @@ class _Lazy(click.Group):
 @click.group(cls=_Lazy)
 def admin() -> None:
     """For a site's administrators: installing gsub and taking it off, its mode, its store of records, its audit, its
-    shadow, its failures, its nodes.
+    alerts, its shadow, its failures, its nodes.
 
     Exit codes: 0 done, 1 it did not work, 2 wrong usage or configuration.
     """

@@ -1,0 +1,117 @@
+"""A rule that a job meets, over time: what has to come together before its user is told, or the job ended. Pure.
+
+Nothing follows from one look. A rule has to hold in two samples running, each fresh and newer on every node of the job
+and every GPU than the one before: a service that was away, an agent that has died, a driver that hangs or a clock that
+was set begin it anew. Before a job is ended its user must have been told, and have had the grace of the rule since,
+counted from sample to sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from profiler.alerts import Facts, Finding, findings
+from profiler.wording import span
+from site_configs.alerts_table import Rule
+
+__all__ = ["ENOUGH", "Watch", "against_cancelling", "looked", "pause_seconds"]
+
+ENOUGH: Final = 2
+"""Fresh samples running in which a rule has to hold before anything follows."""
+
+
+class Watch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A rule that an attempt at a job met when it was looked at last, or was told of.
+
+    Parameters
+    ----------
+    since: when it was first seen to; at: when its last sample was counted; both seconds since the epoch, by our clock.
+    samples: that sample, as `Facts.samples`.
+    held: in how many samples running it held.
+    told: when its user was told; None: not yet.
+    grace: seconds counted since then.
+    done: how ending the job went, once that was asked for: "done", or why it was not done.
+    """
+
+    job_id: int
+    restarts: int
+    rule: str
+    since: float
+    at: float
+    samples: dict[str, tuple[float, int]] = {}
+    held: int = 0
+    told: float | None = None
+    grace: float = 0.0
+    done: str = ""
+
+
+def pause_seconds(fresh: float) -> float:
+    """The longest time from one counted sample to the next; what took longer begins anew."""
+    return 2 * fresh
+
+
+def looked(
+    rules: Iterable[Rule], facts: Facts, before: Mapping[str, Watch], *, now: float, pause: float
+) -> list[tuple[Finding, Watch]]:
+    """What a look makes of the watches of a job that runs, by rule: those that it keeps to, and its findings.
+
+    A watch that is no more in the answer has come to its end, but for the one that `remembered` keeps.
+    """
+    return [
+        (found, _counted(found, before.get(found.rule.name), now, pause)) for found in findings(rules, facts)
+    ]
+
+
+def remembered(rules: Iterable[Rule], facts: Facts, before: Mapping[str, Watch]) -> list[Watch]:
+    """The watches of rules that the job is not known to meet now, as far as they are still of use.
+
+    What is only not known, or was told without anything to follow, is not begun anew with another mail.
+    """
+    kept = []
+    for rule in rules:
+        watch = before.get(rule.name)
+        holds = None if rule.when is None else rule.when.holds(facts.values)
+        if watch is None or holds is True:
+            continue
+        if holds is None:
+            kept.append(msgspec.structs.replace(watch, held=0))
+        elif watch.told is not None and rule.do != "cancel":
+            kept.append(msgspec.structs.replace(watch, held=0, grace=0.0))
+    return kept
+
+
+def _counted(found: Finding, before: Watch | None, now: float, pause: float) -> Watch:
+    facts, job = found.facts, found.facts.job
+    if before is None:
+        before = Watch(job_id=job.job_id, restarts=job.restarts, rule=found.rule.name, since=now, at=now)
+    if facts.stale:
+        return msgspec.structs.replace(before, held=0)
+    samples = dict(facts.samples)
+    if before.held and samples.keys() == before.samples.keys():
+        if not all(_is_newer(samples[node], last) for node, last in before.samples.items()):
+            return before  # nothing is known that was not
+        passed = now - before.at
+        if 0 < passed <= pause:
+            grace = before.grace + passed if before.told is not None else 0.0
+            return msgspec.structs.replace(before, at=now, samples=samples, held=before.held + 1, grace=grace)
+    return msgspec.structs.replace(before, at=now, samples=samples, held=1)
+
+
+def _is_newer(sample: tuple[float, int], last: tuple[float, int]) -> bool:
+    return sample[0] > last[0] and sample[1] > last[1]
+
+
+def against_cancelling(rule: Rule, watch: Watch) -> str:
+    """Why the job is not ended yet, as far as time tells; empty: nothing is against it."""
+    if watch.done:
+        return watch.done
+    if watch.held < ENOUGH:
+        return "it takes two fresh samples running"
+    if watch.told is None:
+        return "its user has not been told yet"
+    if watch.grace < rule.grace:
+        return f"its user has {span(rule.grace - watch.grace)} left"
+    return ""
