@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import fsum
 from typing import Any, Final
 
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
     Connection,
     Double,
     RowMapping,
     Select,
+    Text,
     and_,
+    bindparam,
     case,
     cast,
     func,
@@ -77,8 +81,9 @@ class ReportQuery:
 
 def report(connection: Connection, query: ReportQuery) -> Report:
     """What a user's attempts held, used and lost."""
-    groups = connection.execute(_sums(query)).mappings().all()
-    spans = _quantiles(connection, query)
+    values = {"cluster": query.cluster, "uid": query.uid, "since": query.since, "until": query.until}
+    groups = connection.execute(_sums(), values).mappings().all()
+    spans = _quantiles(connection, values)
     gpu = [one for one in groups if one["size"] != "0"]
     seen, busy = _figure(gpu, "seen"), _sum(gpu, "busy")
     share = 100 * busy / seen.value if busy is not None and seen.value else None
@@ -87,7 +92,7 @@ def report(connection: Connection, query: ReportQuery) -> Report:
         since=query.since,
         until=query.until,
         attempts=_count(groups, "attempts"),
-        jobs=_jobs(connection, query),
+        jobs=connection.execute(_jobs(), values).scalar() or 0,
         gpu_seconds=_figure(gpu, "gpu_seconds"),
         utilisation=Figure(share, seen.attempts, seen.unknown),
         idle_gpu_seconds=_figure(gpu, "idle"),
@@ -102,32 +107,37 @@ def report(connection: Connection, query: ReportQuery) -> Report:
     )
 
 
-# --- the statements -------------------------------------------------------------------------------------------------
+# --- the statements: made once, which takes longer than a report of a few jobs --------------------------------------
+
+_CLUSTER: Final = bindparam("cluster", type_=Text())
+_UID: Final = bindparam("uid", type_=BigInteger())
+_SINCE: Final[ColumnElement[float]] = bindparam("since", type_=Double())
+_UNTIL: Final[ColumnElement[float]] = bindparam("until", type_=Double())
 
 
-def _keys(query: ReportQuery) -> Select[Any]:
+def _keys() -> Select[Any]:
     """The keys of the attempts that ran in the window, in three parts, each of which an index finds."""
-    own = select(job.c.pk).where(job.c.cluster == query.cluster, job.c.uid == query.uid)
-    begun = own.where(job.c.sort_at >= query.since, job.c.sort_at < query.until)
-    earlier = own.where(job.c.ended > query.since, job.c.sort_at + 0 < query.since)
+    own = select(job.c.pk).where(job.c.cluster == _CLUSTER, job.c.uid == _UID)
+    begun = own.where(job.c.sort_at >= _SINCE, job.c.sort_at < _UNTIL)
+    earlier = own.where(job.c.ended > _SINCE, job.c.sort_at + 0 < _SINCE)
     open_ = select(job_node.c.job).where(job_node.c.ended_at.is_(None))
-    heard = or_(job.c.touched > query.since, and_(job.c.facts_at > query.since, STATE == "RUNNING"))
+    heard = or_(job.c.touched > _SINCE, and_(job.c.facts_at > _SINCE, STATE == "RUNNING"))
     running = (
         select(job.c.pk)
-        .where(job.c.pk.in_(open_), job.c.ended.is_(None), job.c.sort_at + 0 < query.since, heard)
+        .where(job.c.pk.in_(open_), job.c.ended.is_(None), job.c.sort_at + 0 < _SINCE, heard)
         # Not searched by: what runs is few, a user's whole past is not
-        .where(job.c.cluster.concat("") == query.cluster, job.c.uid + 0 == query.uid)
+        .where(job.c.cluster.concat("") == _CLUSTER, job.c.uid + 0 == _UID)
     )
     every = union_all(begun, earlier, running).subquery()
     return select(every.c.pk)
 
 
-def _work(query: ReportQuery) -> Select[Any]:
+def _work() -> Select[Any]:
     """A row for each attempt, with what sums are made of; NULL is "not known".
 
     In steps, each behind OFFSET 0, which keeps a database from putting an expression wherever its value is used.
     """
-    keys = _keys(query).subquery()
+    keys = _keys().subquery()
     real = {name: cast(job.c[name], Double).label(name) for name in ("gpus", "cpus")}
     first = (
         select(
@@ -164,8 +174,8 @@ def _work(query: ReportQuery) -> Select[Any]:
     end = func.coalesce(first.c.ended, said, first.c.touched)
     second = select(first, _no_less(end - first.c.started).label("run")).offset(0).subquery()
     stop = second.c.started + second.c.run
-    low = case((second.c.started > query.since, second.c.started), else_=query.since)
-    inside = _no_less(case((stop < query.until, stop), (stop >= query.until, query.until)) - low)
+    low = case((second.c.started > _SINCE, second.c.started), else_=_SINCE)
+    inside = _no_less(case((stop < _UNTIL, stop), (stop >= _UNTIL, _UNTIL)) - low)
     third = select(second, (second.c.gpus * inside).label("gpu_seconds")).offset(0).subquery()
     gpus, held = third.c.gpus, third.c.gpu_seconds
     failed = third.c.outcome.in_(FAILED)
@@ -204,9 +214,10 @@ def _no_less(value: ColumnElement[Any]) -> ColumnElement[Any]:
 _SUMMED: Final = ("gpu_seconds", "seen", "busy", "idle", "failed", "wasted", "wait", "held")
 
 
-def _sums(query: ReportQuery) -> Select[Any]:
+@cache
+def _sums() -> Select[Any]:
     """Sums by outcome, reason and size: a few hundred rows at most, of which all tables are made."""
-    work = _work(query).subquery()
+    work = _work().subquery()
     keys = (work.c.outcome, work.c.reason, work.c.size)
     columns: list[ColumnElement[Any]] = [func.count().label("attempts")]
     for name in _SUMMED:
@@ -217,12 +228,13 @@ def _sums(query: ReportQuery) -> Select[Any]:
     return select(*keys, *columns).group_by(*keys)
 
 
-def _quantiles(connection: Connection, query: ReportQuery) -> dict[tuple[str, str], dict[int, float]]:
-    """Values that there were, the lower one of two: waits by size and of all, run times until failure by reason.
+@cache
+def _ranked() -> Select[Any]:
+    """Values that there were, the lower one of two, at 5 and 9 tenths: by kind and key, with place and last place.
 
-    By kind and key, each by its tenths (5: the median).
+    Waits by size and of all; run times until the failure by reason.
     """
-    work = _work(query).cte()
+    work = _work().cte()
     kinds = [
         select(literal("wait").label("kind"), work.c.size.label("key"), work.c.wait.label("value")),
         select(literal("wait"), literal("all"), work.c.wait),
@@ -243,19 +255,24 @@ def _quantiles(connection: Connection, query: ReportQuery) -> dict[tuple[str, st
     place, last = ranked.c.place, ranked.c.last
     # By whole numbers: no share of a tenth is a binary fraction
     wanted = [and_(10 * place <= tenths * last, 10 * (place + 1) > tenths * last) for tenths in (5, 9)]
+    return select(ranked).where(or_(*wanted))
+
+
+def _quantiles(connection: Connection, values: Mapping[str, Any]) -> dict[tuple[str, str], dict[int, float]]:
+    """By kind and key, each by its tenths (5: the median)."""
     found: dict[tuple[str, str], dict[int, float]] = {}
-    for kind, key, value, at, end in connection.execute(select(ranked).where(or_(*wanted))):
+    for kind, key, value, at, end in connection.execute(_ranked(), values):
         for tenths in (5, 9):
             if at == tenths * end // 10:
                 found.setdefault((kind, key), {})[tenths] = value
     return found
 
 
-def _jobs(connection: Connection, query: ReportQuery) -> int:
+@cache
+def _jobs() -> Select[Any]:
     """How many jobs there were: each counts once, however often it was tried."""
-    keys = _keys(query).subquery()
-    wanted = select(func.count(job.c.job_id.distinct())).join_from(keys, job, job.c.pk == keys.c.pk)
-    return int(connection.execute(wanted).scalar() or 0)
+    keys = _keys().subquery()
+    return select(func.count(job.c.job_id.distinct())).join_from(keys, job, job.c.pk == keys.c.pk)
 
 
 # --- what would have helped -----------------------------------------------------------------------------------------
