@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gsub.term import harmless
 from profiler.counting import count
+from profiler.report.evidence import LEAST
 from profiler.wording import NOT_KNOWN, percent, span
 
 if TYPE_CHECKING:
     from profiler.report.advice import Advice
     from profiler.report.evidence import Figure
     from profiler.report.shadow import Shadow
-    from profiler.report.shadow_stages import Stage
+    from profiler.report.shadow_values import Stage
 
 __all__ = ["figure", "show"]
 
+_LISTS = ("ended", "failed")
+_MOST = 6
+"""Kinds that are told of a list: --json has them all."""
 _VERDICTS = {"for": "helps", "against": "WOULD HARM", "open": "not known yet"}
 
 
@@ -51,12 +55,12 @@ def _stage(one: Stage) -> Iterator[str]:
         yield f"  done already: {one.enforced:,}, not counted below"
     if not one.jobs:
         return
-    kinds = ", ".join(f"{name} {number:,}" for name, number in one.changes.items())
+    kinds = _listed(list(one.changes.items()))
     held = f"{one.gpu_hours:,.1f} GPU-hours"
     yield f"  would have acted on {count(one.attempts, 'attempt')} at {count(one.jobs, 'job')}, {held}: {kinds}"
     for title, figures in (("really", one.happened), ("benefit", one.benefit), ("harm", one.harm)):
-        for number, found in enumerate(figures):
-            yield f"  {title if not number else '':<8}{figure(found)}"
+        for number, found in enumerate(_lines(figures)):
+            yield f"  {title if not number else '':<8}{found}"
     if one.assumes:
         yield f"  assumes {one.assumes}"
 
@@ -69,12 +73,32 @@ def _advice(found: Advice) -> Iterator[str]:
             yield f"  {waits}"
         return
     yield f"Turn on {found.stage}: {found.why}. One line of the site file, in [{found.table}]:"
-    yield f"    {found.line}      # or: {found.command}"
+    yield f"    {found.line}" + (f"      # or: {found.command}" if found.command else "")
     for hold in found.first:
         yield f"  before it, to keep {hold.stage} off ({hold.why}), in [{hold.table}]:"
         yield f"    {hold.line}"
     if found.comes_with:
         yield f"  it also turns on {', '.join(found.comes_with)}, which has no key of its own: see above"
+
+
+def _lines(figures: Sequence[Figure]) -> Iterator[str]:
+    """A line each; how attempts ended, and of what they failed, on one line."""
+    lists: dict[str, list[tuple[str, float]]] = {name: [] for name in _LISTS}
+    for one in figures:
+        kind, _, name = one.label.partition(": ")
+        if kind in lists:
+            lists[kind].append((name, one.value or 0))
+        else:
+            yield figure(one)
+    for kind, found in lists.items():
+        if found:
+            yield f"{kind}: {_listed(found)}"
+
+
+def _listed(counts: Sequence[tuple[str, float]]) -> str:
+    told = ", ".join(f"{name} {number:,.0f}" for name, number in counts[:_MOST])
+    more = sum(number for _, number in counts[_MOST:])
+    return told + (f", others {more:,.0f}" if more else "")
 
 
 def figure(one: Figure) -> str:
@@ -94,10 +118,12 @@ def figure(one: Figure) -> str:
         if one.of is None:
             return told
         told += f" of {one.of:,}"
-        if one.label.startswith(("ended: ", "failed: ")) or not one.of:
+        if not one.of:
             return told
-        share = percent(100 * one.value / one.of)
-        return f"{told}, {share} ({ends} %)" if ends else f"{told} (too few for a share)"
+        share = f", {percent(100 * one.value / one.of)}"
+        return told + (
+            share + (f" ({ends} %)" if ends else "") if one.of >= LEAST else " (too few for a share)"
+        )
     if one.unit == "s":
         told = span(one.value)
     elif one.unit == "%":

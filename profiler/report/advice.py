@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from profiler.report.shadow import Shadow
-from profiler.report.shadow_stages import Stage
+from profiler.report.shadow_values import Stage
 from site_configs.site_model import Mode, Site
 
 __all__ = ["HOLDS", "Advice", "Hold", "advice"]
@@ -25,6 +25,10 @@ HOLDS: Final = {
     "resubmission": ("resubmit", "enabled = false"),
 }
 """Stages with a key of their own: table and line that keep it off where the mode is enforce."""
+
+
+SMOKE: Final = "smoke"
+"""The stage that does not hang on the mode: a key of its own turns it on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +63,23 @@ class Advice:
 def advice(page: Shadow, site: Site | None) -> Advice:
     """What the page speaks for. `site` None: that it observes is taken for granted."""
     scope = "the site" if page.partition is None else f"partition {page.partition}"
-    acts = [one for one in page.stages if one.jobs]
+    acts = [one for one in page.stages if one.jobs and one.name != SMOKE]
     good = [one for one in page.stages if one.verdict == "for"]
     waits = tuple(f"{one.name}: {one.why}" for one in page.stages if one.verdict == "open" and one.jobs)
+    worst = next((one for one in acts if one.verdict == "against" and one.name not in HOLDS), None)
+    no = ""
     if _mode(page.partition, site) == "enforce":
-        return Advice(None, f"{scope} enforces already: nothing is to be turned on", waits=waits)
+        no = f"{scope} enforces already: nothing is to be turned on"
+    elif worst is not None:
+        no = f"enforce would also turn on {worst.name}, which no key holds back, and of that: {worst.why}"
+    if no:
+        good = [one for one in good if one.name == SMOKE]
     if not good:
-        why = "no stage has evidence for it yet" if acts else "nothing would have been changed yet"
-        return Advice(None, why, waits=waits)
-    worst = [one for one in acts if one.verdict == "against" and one.name not in HOLDS]
-    if worst:
-        one = worst[0]
-        why = f"enforce would also turn on {one.name}, which no key holds back, and of that: {one.why}"
-        return Advice(None, why, waits=waits)
+        none = "no stage has evidence for it yet" if acts else "nothing would have been changed yet"
+        return Advice(None, no or none, waits=waits)
     best = max(good, key=lambda one: (one.sure, one.name))
+    if best.name == SMOKE:
+        return Advice(SMOKE, best.why, "smoke", next(iter(best.changes)), waits=waits)
     table = "policy" if page.partition is None else f"partitions.{_key(page.partition)}"
     option = "" if page.partition is None else f" --partition {page.partition}"
     return Advice(

@@ -16,7 +16,8 @@ import msgspec
 from sqlalchemy import Connection, Row, func, select
 
 from profiler.report.shadow_again import Again, Failure, LaterRun
-from profiler.report.shadow_stages import Attempt, Body, Stage, Stages
+from profiler.report.shadow_stages import Stages
+from profiler.report.shadow_values import Attempt, Body, Script, Stage
 from profiler.store.bulk import chunks
 from profiler.store.queries import STATE, unsearched
 from profiler.store.schema import decision, job, job_node, resubmission, verdict
@@ -266,14 +267,10 @@ class _Followed(msgspec.Struct):
     stop: str = ""
 
 
-class _Script(msgspec.Struct):
-    sha256: str = ""
-
-
 class _Named(msgspec.Struct):
     """What is read of a decision to know its script again."""
 
-    script: _Script | None = None
+    script: Script | None = None
 
 
 def _failures(

@@ -15,7 +15,7 @@ from math import fsum
 from typing import Final, Literal, TypeAlias
 
 from profiler.report.evidence import LEAST, Figure, counted, interval
-from profiler.report.shadow_stages import Stage
+from profiler.report.shadow_values import Stage, most
 
 __all__ = ["Again", "Failure", "LaterRun"]
 
@@ -155,7 +155,7 @@ class Again:
             attempts=acted,
             jobs=len({one.job_id for one in self._open if one.followed == "would"}),
             gpu_hours=fsum(self._hours),
-            changes=dict(sorted(self._reasons.items())),
+            changes=dict(most(self._reasons)),
             happened=(
                 Figure("followed by a run of the same job or script", sum(would.values()), "", acted),
                 Figure(

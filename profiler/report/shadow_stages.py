@@ -10,23 +10,21 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, fsum, log1p
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final
 
 from profiler.bad_nodes import REASONS
 from profiler.report.evidence import LEAST, Compared, Figure, counted, interval
+from profiler.report.shadow_values import MEMORY, Attempt, Body, Changed, Happened, Stage, Verdict
+from profiler.store.early import SEEN
 from site_configs.hostlist import HostlistError, expand
+from site_configs.site_model import Smoke as SmokeKeys
 
 if TYPE_CHECKING:
-    from sqlalchemy import Row
-
     from site_configs.site_model import Site
 
-__all__ = ["BUSY", "LEAST_HELPED", "LONGER", "MOST_HARM", "Attempt", "Body", "Stage", "Stages", "Verdict"]
+__all__ = ["ABOVE_GPUS", "BUSY", "LEAST_HELPED", "LONGER", "MOST_HARM", "Stages"]
 
 LEAST_HELPED: Final = 5
 """Fewer attempts that a stage would have helped are no evidence for it."""
@@ -34,217 +32,15 @@ MOST_HARM: Final = 0.05
 """Where none was harmed, so large a share may still be: 73 known attempts and more rule out more (95 %)."""
 BUSY: Final = 0.9
 """An attempt that kept so much of its CPUs busy, in the mean over its run, could have used more."""
+ABOVE_GPUS: Final = 8
+"""Jobs with more GPUs than this are looked at for smoke runs, where the site file names no number."""
 LONGER: Final = 1.25
 """A wait that may be so many times as long is no harm."""
-Verdict: TypeAlias = Literal["for", "against", "open"]
 
 _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
-_MEMORY: Final = frozenset({"min_mem_per_node", "min_mem_per_cpu", "mem_per_tres"})
 _CPUS: Final = frozenset({"cpus_per_task", "cpus_per_tres", "min_cpus", "pn_min_cpus"})
 _OURS: Final = ("gang", "topology", "sensitivity", "avoid_nodes")
-
-
-class Changed(msgspec.Struct):
-    """A change, as `slurm_plugins.decide.decision.Change` is written down."""
-
-    field: str
-    after: int | str
-    before: int | str | None = None
-    stage: str = ""
-
-
-class Noted(msgspec.Struct):
-    """A note of a stage, with the numbers behind it."""
-
-    stage: str = ""
-    inputs: dict[str, Any] = {}
-
-
-class Script(msgspec.Struct):
-    """What is known of a script."""
-
-    sha256: str = ""
-
-
-class Asked(msgspec.Struct, frozen=True):
-    """What was asked for."""
-
-    partition: str | None = None
-    num_tasks: int | None = None
-
-
-class Body(msgspec.Struct):
-    """What is read of a decision's record (`slurm_plugins.service.written`)."""
-
-    changes: tuple[Changed, ...] = ()
-    notes: tuple[Noted, ...] = ()
-    asked: Asked = Asked()
-    facts: dict[str, Any] = {}
-    script: Script | None = None
-    reject: str | None = None
-    opted_out: bool = False
-
-    @property
-    def changes_memory(self) -> bool:
-        """Whether sensitivity would have set another memory."""
-        return any(one.stage == "sensitivity" and one.field in _MEMORY for one in self.changes)
-
-
-@dataclass(slots=True)
-class Attempt:
-    """What happened: times in seconds, memory in bytes on a node, `used` CPUs busy in the mean. None: not known."""
-
-    key: int
-    job_id: int
-    restarts: int
-    uid: int | None
-    partition: str
-    hosts: str
-    state: str
-    submitted: float | None
-    wait: float | None
-    run: float | None
-    nodes: int | None
-    cpus: int | None
-    gpus: int | None
-    asked: float | None
-    peak: float | None
-    used: float | None
-    utilisation: float | None
-    reason: str
-
-    @classmethod
-    def of(cls, row: Row[Any]) -> Attempt:
-        """Out of a row of the store."""
-        known = row.started is not None and row.ended is not None
-        run = max(0.0, row.ended - row.started) if known else None
-        first = row.submitted if row.eligible is None else row.eligible
-        waited = row.started is not None and first is not None
-        return cls(
-            key=row.pk,
-            job_id=row.job_id,
-            restarts=row.restarts,
-            uid=row.uid,
-            partition=row.partition,
-            hosts=row.nodes,
-            state=row.state or ("ended" if row.ended is not None else "running"),
-            submitted=row.submitted,
-            wait=max(0.0, row.started - first) if waited else None,
-            run=run,
-            nodes=row.node_count,
-            cpus=row.cpus,
-            gpus=row.gpus,
-            asked=row.memory_asked_bytes / row.node_count
-            if row.memory_asked_bytes and row.node_count
-            else None,
-            peak=row.memory_peak_bytes,
-            used=row.cpu_seconds / run if run and row.cpu_seconds is not None else None,
-            utilisation=row.utilisation_mean,
-            reason=row.why or "",
-        )
-
-    @property
-    def like(self) -> tuple[str, int | None]:
-        """What it is compared with: its partition and its GPUs."""
-        return self.partition, self.gpus
-
-    @property
-    def hours(self) -> float:
-        """Of its run; 0 where that is not known."""
-        return (self.run or 0.0) / 3600
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """A stage's row of the page.
-
-    `attempts` of `jobs` on which it would have acted, with the GPU-hours that these held; `changes` by kind. `helped`
-    and `harmed` of `known` (None: the store cannot tell); `verdict` is "for" where the stage is to be recommended,
-    "against" where it would have done harm, else "open", and `why` says it in a sentence. `enforced` were done already.
-    """
-
-    name: str
-    attempts: int
-    jobs: int
-    gpu_hours: float
-    changes: Mapping[str, int]
-    happened: tuple[Figure, ...]
-    benefit: tuple[Figure, ...]
-    harm: tuple[Figure, ...]
-    helped: int | None
-    harmed: int | None
-    known: int
-    verdict: Verdict
-    why: str
-    assumes: str
-    enforced: int = 0
-
-    @property
-    def sure(self) -> float:
-        """Attempts of those known that it would have helped at least: the lower end of the interval."""
-        return interval(self.helped or 0, self.known)[0] * self.known
-
-
-class Happened:
-    """What really happened to the attempts on which a stage would have acted."""
-
-    def __init__(self) -> None:
-        self.attempts = self.jobs = 0
-        self.changes: Counter[str] = Counter()
-        self.hours = array("d")
-        self._waits = array("d")
-        self._busy = array("d")
-        self._seen = array("d")
-        self._known = 0
-        self._ends: Counter[str] = Counter()
-        self._reasons: Counter[str] = Counter()
-
-    def add(self, fields: Sequence[str], attempts: Sequence[Attempt]) -> None:
-        """A decision that would have changed those fields, and the attempts at its job."""
-        self.jobs += 1
-        self.changes.update(set(fields))
-        for one in attempts:
-            self.attempts += 1
-            held = (one.gpus or 0) * one.hours
-            self.hours.append(held)
-            if one.wait is not None:
-                self._waits.append(one.wait)
-            if one.utilisation is not None and held:
-                self._known += 1
-                self._busy.append(one.utilisation * held)
-                self._seen.append(held)
-            self._ends[one.state.lower()] += 1
-            if one.reason not in ("", "none"):
-                self._reasons[one.reason] += 1
-
-    def figures(self) -> tuple[Figure, ...]:
-        """Waited, used, ended, failed."""
-        waits = sorted(self._waits)
-        middle = waits[(len(waits) - 1) // 2] if len(waits) >= LEAST else None
-        seen = fsum(self._seen)
-        use = fsum(self._busy) / seen if seen and self._known >= LEAST else None
-        return (
-            Figure("waited (median)", middle, "s", len(waits)),
-            Figure("GPU utilisation", use, "%", self._known),
-            *(Figure(f"ended: {name}", count, "", self.attempts) for name, count in _most(self._ends)),
-            *(Figure(f"failed: {name}", count, "", self.attempts) for name, count in _most(self._reasons)),
-        )
-
-    def row(self) -> dict[str, Any]:
-        """The members of a `Stage` that it knows."""
-        return {
-            "attempts": self.attempts,
-            "jobs": self.jobs,
-            "gpu_hours": fsum(self.hours),
-            "changes": dict(_most(self.changes)),
-            "happened": self.figures(),
-        }
-
-
-def _most(counts: Counter[str]) -> list[tuple[str, int]]:
-    """The most frequent first; among equals by name."""
-    return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
 
 
 class Stages:
@@ -256,6 +52,7 @@ class Stages:
         self._sensitivity = _Sensitivity()
         self._avoid = _AvoidNodes()
         self._limits = _Limits()
+        self._smoke = _Smoke(site.smoke if site is not None else SmokeKeys())
         self._own: dict[str, Happened] = {}
 
     def add(self, body: Body, attempts: Sequence[Attempt], *, joined: bool) -> None:
@@ -273,12 +70,13 @@ class Stages:
             self._avoid.add(found, attempts)
         if body.reject is not None:
             self._limits.add(attempts, joined=joined)
+        self._smoke.add(attempts)
         for name in changes.keys() - {*_OURS, ""}:
             self._own.setdefault(name, Happened()).add(list(changes[name]), attempts)
 
     def done(self) -> tuple[Stage, ...]:
         """A row for each stage, also those that would not have acted; a site's own by name at the end."""
-        ours = (self._gang, self._topology, self._sensitivity, self._avoid, self._limits)
+        ours = (self._gang, self._topology, self._sensitivity, self._avoid, self._limits, self._smoke)
         return (*(one.done() for one in ours), *(_own(name, self._own[name]) for name in sorted(self._own)))
 
 
@@ -508,7 +306,7 @@ class _Sensitivity:
         ):
             self._count["curve"] += len(attempts)
         for one in attempts:
-            if changes.keys() & _MEMORY:
+            if changes.keys() & MEMORY:
                 self._weigh_memory(one, _memory(changes, one))
             if changes.keys() & _CPUS:
                 self._weigh_cpus(one, _cpus(changes, body, one))
@@ -518,7 +316,7 @@ class _Sensitivity:
         if would is None or one.asked is None:
             count["memory_unknown"] += 1
             return
-        ran_out = one.reason == "cpu_oom" or one.state == "OUT_OF_MEMORY"
+        ran_out = one.reason == "cpu_oom" or one.state == "OUT_OFMEMORY"
         if would > one.asked:
             count["memory_more"] += 1
             count["memory_helped"] += ran_out
@@ -743,6 +541,68 @@ class _Limits:
             verdict=verdict,
             why=why,
             assumes="A job of which no attempt is known has not run, and would not have run later.",
+        )
+
+
+class _Smoke:
+    """Helped: failed of the script's own fault so early that a smoke run would have seen it, and waited for so long
+    that it would have seen it before. What it wrongly holds is not known: it fails on sure failures alone.
+
+    As if all were submitted by `gsub`, above ABOVE_GPUS, or as the site has it.
+    """
+
+    def __init__(self, keys: SmokeKeys) -> None:
+        self._on = keys.above_gpus is not None
+        self._above = ABOVE_GPUS if keys.above_gpus is None else keys.above_gpus
+        self._longest = keys.longest
+        self._gpus = 2 if keys.two_nodes else 1
+        self._happened = Happened()
+        self._early = self._helped = 0
+        self._saved = array("d")
+        self._vain = array("d")
+
+    def add(self, attempts: Sequence[Attempt]) -> None:
+        some = [one for one in attempts if one.restarts == 0 and (one.gpus or 0) > self._above]
+        if some:
+            self._happened.add([f"above_gpus = {self._above}"], some[:1])  # of an array the first task alone
+        for one in some[:1]:
+            if one.reason not in SEEN or one.run is None or one.run > self._longest:
+                continue
+            self._early += 1
+            if one.wait is not None and one.wait >= self._longest:
+                self._helped += 1
+                self._saved.append((one.gpus or 0) * one.hours)
+                self._vain.append(one.wait / 3600)
+
+    def done(self) -> Stage:
+        tried, helped, saved = self._happened.jobs, self._helped, fsum(self._saved)
+        cost = self._gpus * tried * self._longest / 3600
+        verdict: Verdict = "open"
+        if self._on:
+            why = "it is on already, so that what failed early is what it did not stop"
+        elif helped < LEAST_HELPED:
+            why = f"it would have stopped {helped} before they started: from {LEAST_HELPED} on that counts"
+        elif saved * interval(helped, tried)[0] * tried / helped <= cost:
+            why = "its runs may cost more GPU-hours than it saves for sure; what waits in vain cost, the site knows"
+        else:
+            verdict, why = "for", "it saves more GPU-hours for sure than its runs can cost"
+        return Stage(
+            name="smoke",
+            **self._happened.row(),
+            benefit=(
+                counted("failed so early of the script's own fault", self._early, tried),
+                counted("... and waited for longer than a smoke run takes", helped, tried),
+                Figure("hours that these waited in vain", fsum(self._vain), "h", helped),
+                Figure("GPU-hours that these held", saved, "h", helped),
+            ),
+            harm=(Figure("GPU-hours of smoke runs, at most", cost, "h", tried),),
+            helped=helped,
+            harmed=0 if verdict == "for" else None,
+            known=tried,
+            verdict=verdict,
+            why=why,
+            assumes=f"All jobs with more than {self._above} GPUs are submitted by gsub, and each smoke run takes as "
+            "long as smoke.longest allows.",
         )
 
 

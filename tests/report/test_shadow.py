@@ -17,14 +17,13 @@ from gsub.cli import main
 from profiler.report.advice import advice
 from profiler.report.evidence import Figure
 from profiler.report.shadow import Overview, Shadow, shadow
-from profiler.report.shadow_stages import Attempt, Body, Changed, Stage, Stages
+from profiler.report.shadow_stages import Stages
+from profiler.report.shadow_values import Attempt, Body, Changed, Stage
 from profiler.store import Store, open_store
 from profiler.store.schema import decision, job, job_node, resubmission, verdict
 from site_configs.site import parse_site
 from site_configs.site_model import Site
-from tests.report.conftest import new_url, postgres, store, url
 
-__all__ = ["new_url", "postgres", "store", "url"]
 T0 = 1_760_000_000.0
 GIB = 1 << 30
 DAY = 86400.0
@@ -118,7 +117,7 @@ def stage_of(page: Shadow, name: str) -> Stage:
     return next(one for one in page.stages if one.name == name)
 
 
-def told(figures: Sequence[Figure]) -> dict[str, tuple[float | None, int | None]]:
+def told(figures: Sequence[Figure]) -> dict[str, Any]:
     return {one.label: (one.value, one.of) for one in figures}
 
 
@@ -165,13 +164,13 @@ def test_less_memory(world: World, store: Store) -> None:
     assert advice(page, None).stage is None
 
 
-def test_memory_that_harms_none_is_recommended(world: World, store: Store) -> None:
+def test_memory_that_harms_none_is_recommended(world: World, lab: Store) -> None:
     for _ in range(73):
         world.run(MEMORY)
     for _ in range(6):
         world.run(MEMORY, memory_asked_bytes=16 * GIB, reason="cpu_oom", state="OUT_OF_MEMORY")
-    world.write(store)
-    page = page_of(store)
+    world.write(lab)
+    page = page_of(lab)
     found = stage_of(page, "sensitivity")
     assert told(found.benefit)["memory: ran out of it, and would have had more"] == (6, 6)
     assert told(found.happened)["failed: cpu_oom"] == (6, 79)
@@ -408,6 +407,37 @@ def test_the_next_attempt_at_the_same_job_counts(world: World, lab: Store) -> No
     assert (found.known, found.helped) == (1, 1)
 
 
+@pytest.mark.parametrize(("others", "verdict"), [(0, "for"), (120, "open")])
+def test_smoke(world: World, lab: Store, others: int, verdict: str) -> None:
+    for number in range(30):
+        wait = 600.0 if number < 20 else 599.0  # started before a smoke run would have ended
+        world.run(gpus=64, reason="import_error", run=90.0, wait=wait)
+    for _ in range(2):
+        world.run(gpus=64, reason="import_error", run=601.0, wait=7200.0)  # too late for a smoke run
+        world.run(gpus=64, reason="gpu_oom", run=90.0, wait=7200.0)
+        world.run(gpus=8, reason="import_error", run=90.0, wait=7200.0)  # not above
+    for _ in range(others):
+        world.run(gpus=16)
+    world.write(lab)
+    page = page_of(lab)
+    found = stage_of(page, "smoke")
+    tried = 34 + others
+    assert told(found.benefit) == {
+        "failed so early of the script's own fault": (30, tried),
+        "... and waited for longer than a smoke run takes": (20, tried),
+        "hours that these waited in vain": (pytest.approx(20 / 6), 20),
+        "GPU-hours that these held": (pytest.approx(32.0), 20),
+    }
+    assert told(found.harm) == {"GPU-hours of smoke runs, at most": (pytest.approx(tried / 6), tried)}
+    assert found.verdict == verdict
+    line = advice(page, None)
+    assert (line.table, line.line, line.command) == (
+        ("smoke", "above_gpus = 8", "") if verdict == "for" else ("", "", "")
+    )
+    on = parse_site(SITE + "[smoke]\nabove_gpus = 8\n")
+    assert stage_of(page_of(lab, site=on), "smoke").verdict == "open"
+
+
 # --- what is left out -------------------------------------------------------------------------------------------------
 
 
@@ -443,8 +473,8 @@ def test_a_partition_alone(world: World, lab: Store) -> None:
     assert (none.overview.decisions, stage_of(none, "resubmission").attempts) == (0, 6)
 
 
-def test_an_empty_store(store: Store) -> None:
-    page = page_of(store)
+def test_an_empty_store(lab: Store) -> None:
+    page = page_of(lab)
     assert page.overview == Overview() and {one.verdict for one in page.stages} == {"open"}
     line = advice(page, None)
     assert line.stage is None and line.why == "nothing would have been changed yet"
@@ -495,11 +525,11 @@ def test_the_line(lab: Store, text: str, partition: str | None, table: str | Non
     assert after.mode_for(partition="gpu", account="", uid=1) == "enforce"
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_the_order_of_rows_shows_nowhere(new_url: Callable[[], str], seed: int) -> None:
-    pages = []
+@pytest.mark.parametrize("seed", range(3))
+def test_the_order_of_rows_shows_nowhere(tmp_path: Path, seed: int) -> None:
+    pages: list[Shadow] = []
     for order in (None, random.Random(seed)):
-        store = open_store(new_url())
+        store = open_store(f"sqlite:///{tmp_path}/{len(pages)}.db")
         store.migrate()
         recommended().write(store, order)
         pages.append(page_of(store))
@@ -588,7 +618,7 @@ def test_the_page_as_json(command: Callable[..., tuple[int, str, str]]) -> None:
     found = json.loads(out)
     assert code == 0 and found["advice"]["line"] == 'mode = "enforce"'
     assert [one["name"] for one in found["page"]["stages"]] == [
-        "gang", "topology", "sensitivity", "avoid_nodes", "limits", "night_queue", "resubmission",
+        "gang", "topology", "sensitivity", "avoid_nodes", "limits", "smoke", "night_queue", "resubmission",
     ]  # fmt: skip
     assert found["page"]["overview"]["decisions"] == 171
 
