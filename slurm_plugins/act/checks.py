@@ -100,7 +100,7 @@ class Checks:
         verb = VERBS.get(request.verb)
         if verb is None:
             raise RefusedError(f"no verb of ours; there are {', '.join(VERBS)}")
-        if request.fields and not verb.attempt:
+        if request.fields and (verb.ends or not verb.attempt):
             raise RefusedError(f"{request.verb} has no fields")
         try:
             # those of a requeue are looked at and not set: what may not follow it is better known before
@@ -118,6 +118,8 @@ class Checks:
             raise RefusedError(
                 f"{request.verb} is not of one attempt: `restarts` goes with requeue and update"
             )
+        if request.restarts is None and verb.ends:
+            raise RefusedError(f"{request.verb} is of one attempt: name it (`restarts`)")
         if request.cluster != self._site().cluster:
             raise RefusedError("the job is another cluster's")
         if not verb.always and self.is_off:
@@ -138,6 +140,8 @@ class Checks:
         site = self._site()
         if not _enforces_somewhere(site):
             raise RefusedError(f"the site is in {site.policy.mode}: only release is done")
+        if VERBS[request.verb].ends and not site.alerts.cancel:
+            raise RefusedError("the site does not let gsub end jobs (alerts.cancel)")
         rights = self.rights(now)
         if rights.enough is False:
             raise RefusedError(f"Slurm does not let gsub-act do this: {rights.why}")
@@ -204,6 +208,9 @@ class Checks:
             if mode != "enforce":
                 raise RefusedError(f"the site is in {mode} for this job: only release is done")
         why = _restarted(request, job) or verb.against(job)
+        if verb.ends and not why and job.shown_id != request.job:
+            # An array's last task has the array's own number, by which Slurm ends all of its tasks
+            why = f"it is known as {job.shown_id}: ask for that"
         if request.verb == "hold" and not why and self._has_begun(request.job, job):
             why = "tasks of this array run already: Slurm would hold their next attempts too"
         for name, value in fields.items():

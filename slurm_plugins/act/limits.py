@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["ALL", "EACH_JOB", "RELEASES", "Bucket", "Limits"]
+__all__ = ["ALL", "CANCELS", "EACH_JOB", "RELEASES", "Bucket", "Limits"]
 
 Rate = tuple[int, float]
 """So many at once, and so many a second after that."""
@@ -16,6 +16,9 @@ EACH_JOB: Final[Rate] = (10, 10 / 60)
 """10 in a minute to one job: a requeue takes three (requeue, update, update)."""
 RELEASES: Final[Rate] = (600, 10.0)
 """Releases have a bucket of their own, so that nothing keeps a job held."""
+
+CANCELS: Final[Rate] = (5, 10 / 3600)
+"""5 at once and 10 an hour after that, over all jobs: a rule that is wrong is seen before it has ended a queue."""
 
 
 class Bucket:
@@ -59,15 +62,21 @@ class Limits:
     def __init__(self, *, now: float) -> None:
         self._all = Bucket(ALL, now=now)
         self._releases = Bucket(RELEASES, now=now)
+        self._cancels = Bucket(CANCELS, now=now)
         self._jobs: dict[str, Bucket] = {}
 
-    def take(self, job: str, now: float) -> float:
-        """Take a token for an act on `job`; else the seconds until one may be had. Nothing is taken by halves."""
+    def take(self, job: str, now: float, *, ends: bool = False) -> float:
+        """Take a token for an act on `job`; else the seconds until one may be had. Nothing is taken by halves.
+
+        `ends`: it ends the job.
+        """
         if len(self._jobs) > 10 * ALL[0]:
             self._jobs = {name: bucket for name, bucket in self._jobs.items() if not bucket.full(now)}
         own = self._jobs.get(job) or Bucket(EACH_JOB, now=now)
-        wait = max(own.missing(now), self._all.missing(now))
+        wait = max(own.missing(now), self._all.missing(now), self._cancels.missing(now) if ends else 0.0)
         if not wait:
+            if ends:
+                self._cancels.take(now)
             self._jobs[job] = own
             own.take(now)
             self._all.take(now)

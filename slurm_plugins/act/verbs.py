@@ -90,13 +90,15 @@ class Verb:
     Parameters
     ----------
     about: what for, and to which jobs; documentation.
-    command: scontrol's arguments, before the job; `update` has more.
+    command: its words, before the job; `update` has more.
     against: why it makes no sense for this job, empty when it does.
     came_about: whether it is seen in the job.
     passes: in how many seconds what is against it may have passed by itself; None: it does not.
     attempt: it is meant for one attempt of the job, which the request may name (`restarts`).
     holds: the job does not start until it is released, and is entered in the ledger.
     always: neither the site's mode nor the off switch keeps it from being done.
+    ends: it ends a job that runs: only where the site lets it (`alerts.cancel`), of the attempt that the request has
+        to name, without fields, and a few an hour.
     """
 
     about: str
@@ -107,6 +109,7 @@ class Verb:
     attempt: bool = False
     holds: bool = False
     always: bool = False
+    ends: bool = False
 
 
 # --- fields -----------------------------------------------------------------------------------------------------------
@@ -247,6 +250,16 @@ def _updatable(job: Job) -> str:
     return "" if job.restarts else "it was never requeued: a job's first attempt runs as its user wrote it"
 
 
+def _cancellable(job: Job) -> str:
+    if job.het_job_id is not None:
+        return "a heterogeneous job is not cancelled by gsub"
+    if job.array_tasks is not None or (job.array_job_id is not None and job.array_task_id is None):
+        return "of an array its tasks are cancelled, one by one"
+    if JobFlag.COMPLETING in job.flags:
+        return "it is completing already"
+    return "" if job.state is JobState.RUNNING else f"it is {_state(job)}: only a running job is cancelled"
+
+
 def _requeued(seen: Seen) -> bool:
     return seen.job.restarts > seen.restarts or seen.job.state not in _FAILED
 
@@ -257,6 +270,11 @@ def _held(seen: Seen) -> bool:
 
 def _released(seen: Seen) -> bool:
     return not seen.job.held
+
+
+def _ended(seen: Seen) -> bool:
+    job = seen.job
+    return job.state is not JobState.RUNNING or JobFlag.COMPLETING in job.flags or job.restarts != seen.restarts
 
 
 def _never(_: Seen) -> bool:
@@ -270,7 +288,7 @@ def _state(job: Job) -> str:
 VERBS: Final[Mapping[str, Verb]] = {
     "requeue": Verb(
         "run a job that failed once more: same id, script and environment, after Slurm's delay",
-        ("requeue",),
+        ("scontrol", "requeue"),
         _requeueable,
         _requeued,
         _completing,
@@ -278,7 +296,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     ),
     "requeuehold": Verb(
         "the same, held until it is released, where that delay is too short",
-        ("requeuehold",),
+        ("scontrol", "requeuehold"),
         _requeueable,
         _requeued,
         _completing,
@@ -287,17 +305,34 @@ VERBS: Final[Mapping[str, Verb]] = {
     ),
     # scontrol's "hold" would be an administrator's, which the user could not release
     "hold": Verb(
-        "keep a pending job from starting; its user can release it", ("uhold",), _holdable, _held, holds=True
+        "keep a pending job from starting; its user can release it",
+        ("scontrol", "uhold"),
+        _holdable,
+        _held,
+        holds=True,
     ),
     "release": Verb(
-        "let a job go that gsub-act holds; in every mode", ("release",), _releasable, _released, always=True
+        "let a job go that gsub-act holds; in every mode",
+        ("scontrol", "release"),
+        _releasable,
+        _released,
+        always=True,
     ),
     "update": Verb(
         "set fields of a pending job that was requeued: those of the table below and no other",
-        ("update",),
+        ("scontrol", "update"),
         _updatable,
         _never,
         attempt=True,
+    ),
+    # By its state, too: one that was requeued after our look, and waits, stays
+    "cancel": Verb(
+        "end a running job, where the site says `alerts.cancel = true`: SIGTERM, and SIGKILL after Slurm's KillWait",
+        ("scancel", "--state=RUNNING"),
+        _cancellable,
+        _ended,
+        attempt=True,
+        ends=True,
     ),
 }
 
@@ -308,9 +343,10 @@ def argv(verb: str, job: str, fields: Mapping[str, str]) -> list[str]:
     >>> argv("update", "7_1", {"StartTime": "now"})
     ['scontrol', 'update', 'JobId=7_1', 'StartTime=now']
     """
+    command = VERBS[verb].command
     if verb == "update":
-        return ["scontrol", "update", f"JobId={job}", *(f"{name}={value}" for name, value in fields.items())]
-    return ["scontrol", *VERBS[verb].command, job]
+        return [*command, f"JobId={job}", *(f"{name}={value}" for name, value in fields.items())]
+    return [*command, job]
 
 
 def came_about(verb: str, fields: Mapping[str, str], seen: Seen) -> bool:

@@ -53,8 +53,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     verb: one of `verbs.VERBS`; fields: for `update`, Slurm's names and values (`verbs.FIELDS`).
     why: one line for whoever reads the journal; by: the decision's or the verdict's id.
     until: for what holds a job: the asker's promise to release it by then, seconds since the epoch.
-    restarts: for requeue, requeuehold and update: how often the job has been restarted, as the asker saw it; it is
-        refused when that is not so any more. None: however often.
+    restarts: for requeue, requeuehold, update and cancel: how often the job has been restarted, as the asker saw it; it
+        is refused when that is not so any more. None: however often; cancel takes none.
     """
 
     v: Literal[1]

@@ -17,7 +17,7 @@ from slurm_plugins.act.journal import NAME, Journal
 from slurm_plugins.act.slurm import Rights
 from slurm_plugins.client.errors import NoSuchJob, SlurmError, SlurmUnreachable
 from slurm_plugins.client.resources import NO_HOSTS, Hosts
-from slurm_plugins.client.states import JobState
+from slurm_plugins.client.states import JobFlag, JobState
 from slurm_plugins.client.values import Job, Partition
 
 GSUB = 890
@@ -82,7 +82,7 @@ class FakeSlurm:
         if self.no:
             raise self.no
         self.acts.append(list(argv))
-        verb, job, *fields = argv[1:]
+        verb, job, *fields = argv[1:] if argv[0] == "scontrol" else (argv[0], *argv[2:])
         name = job.removeprefix("JobId=")
         if name not in self.known_jobs:
             raise NoSuchJob(name)
@@ -99,6 +99,9 @@ class FakeSlurm:
 def _done(job: Job, verb: str, fields: dict[str, str]) -> Job:
     if verb == "uhold":
         return replace(job, priority=0, reason="JobHeldUser")
+    if verb == "scancel":
+        flags = job.flags | {JobFlag.COMPLETING}
+        return replace(job, state=JobState.CANCELLED, state_text="CANCELLED", flags=flags)
     if verb == "release":
         return replace(job, priority=100, reason="Priority")
     if verb in ("requeue", "requeuehold"):

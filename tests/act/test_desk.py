@@ -64,7 +64,7 @@ def test_a_requeue_whose_change_would_be_refused_is_refused(world):
 
 def test_the_table_has_these_verbs_and_fields_and_no_other():
     """A verb or a field more is a decision, and a line in docs/gsub-act.md."""
-    assert set(VERBS) == {"requeue", "requeuehold", "hold", "release", "update"}
+    assert set(VERBS) == {"requeue", "requeuehold", "hold", "release", "update", "cancel"}
     assert set(FIELDS) == {"ExcNodeList", "MinMemoryNode", "MinMemoryCPU", "StartTime"}
 
 
@@ -131,7 +131,7 @@ LONG = "x" * 301
 OUTSIDE: list[tuple[dict[str, Any], str]] = [
     # verbs that Slurm has and gsub-act has not
     *[({"verb": verb}, "no verb of ours") for verb in (
-        "cancel", "suspend", "resume", "top", "delete", "reconfigure", "shutdown", "reboot", "create", "notify",
+        "scancel", "suspend", "resume", "top", "delete", "reconfigure", "shutdown", "reboot", "create", "notify",
         "uhold",
     )],
     # fields of other verbs, and fields that update does not set

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurm_plugins.act.allowed import LIMITS
-from slurm_plugins.act.limits import ALL, EACH_JOB, RELEASES
+from slurm_plugins.act.limits import ALL, CANCELS, EACH_JOB, RELEASES
 from slurm_plugins.act.verbs import FIELDS, VERBS
 from tests.act.conftest import Acting
 
@@ -17,7 +17,7 @@ GUIDE = Path(__file__).parents[2] / "docs/gsub-act.md"
 
 def test_the_tables_are_the_programs():
     verbs = "".join(
-        f"| `{name}` | {verb.about} | `scontrol {' '.join(verb.command)}` |\n" for name, verb in VERBS.items()
+        f"| `{name}` | {verb.about} | `{' '.join(verb.command)}` |\n" for name, verb in VERBS.items()
     )
     fields = "".join(f"| `{name}` | {field.about} |\n" for name, field in FIELDS.items())
     wanted = f"| verb | what | command |\n|---|---|---|\n{verbs}\n| field of `update` | what |\n|---|---|\n{fields}"
@@ -32,6 +32,7 @@ def test_the_limits_and_rates_are_the_programs():
     releases, releases_a_second = RELEASES
     assert f"more than {EACH_JOB[0]} acts a minute on one job" in text
     assert f"more than {at_once} at once and {a_second:g} a second after that" in text
+    assert f"more than {CANCELS[0]} at once and {CANCELS[1] * 3600:g} an hour after that" in text
     assert f"(releases: {releases} and {releases_a_second:g} a second, apart)" in text
 
 

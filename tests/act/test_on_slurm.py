@@ -97,7 +97,7 @@ def test_what_it_does_not_do(acting: Acting) -> None:
         ["sbatch", "--parsable", "-H", "-o/dev/null", "--wrap=:"], check=True
     ).stdout.strip()
     rows = [
-        (acting.request("cancel", running), "no verb of ours"),
+        (acting.request("cancel", running, restarts=0), "does not let gsub end jobs"),
         (acting.request("hold", running), "only a pending job"),
         (acting.request("requeue", running), "only a job that failed"),
         (acting.request("update", waiting, fields={"TimeLimit": "UNLIMITED"}), "no field of ours"),
