@@ -266,6 +266,9 @@ class Daemon:
     def _gauges(self) -> None:
         gauge = self.counts.gauge
         gauge("gsub_inventory_age_seconds", "Age of what is known of the cluster.", lambda: self.polling.age)
+        self.counts.registry.gauges(
+            "gsub_gpus", "GPUs of the cluster by state, at the last look.", "state", lambda: self.polling.gpus
+        )
         gauge("gsub_site_file_ok", "1 when the site file on disk is in force.", lambda: float(self.site.ok))
         gauge(
             "gsub_site_file_changed_seconds",

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -23,16 +23,20 @@ from slurm_plugins.client.commands import CommandClient
 from slurm_plugins.client.errors import SlurmError, SlurmFormatError
 from slurm_plugins.client.protocol import SlurmClient
 from slurm_plugins.client.runner import Runner
+from slurm_plugins.client.states import NodeState
 from slurm_plugins.client.values import Node, Partition
 from slurm_plugins.decide.inventory import Inventory, build
 from slurm_plugins.service.slurm_config import SlurmConfig, read_config
 from slurm_plugins.service.submitted import submissions
 from slurm_plugins.service.wire import Question, Report, decode_question, encode_report
 
-__all__ = ["Slurm", "look", "slurm_environment"]
+__all__ = ["Slurm", "gpus_by_state", "look", "slurm_environment"]
 
 COMMAND_SECONDS = 20.0
 """What one command of Slurm may take; they give up on a silent controller after 10 s or so."""
+
+
+_AWAY = frozenset({NodeState.DOWN, NodeState.ERROR, NodeState.FUTURE, NodeState.UNKNOWN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,30 @@ def _cluster(slurm: Slurm, site: Site) -> Report:
     except SlurmError as error:
         return Report(error=str(error))
     inventory, trouble = _inventory(nodes, partitions, site)
-    return Report(inventory=inventory, trouble=trouble, facts=config.facts, slurm_uid=config.slurm_uid)
+    return Report(
+        inventory=inventory,
+        gpus=gpus_by_state(nodes),
+        trouble=trouble,
+        facts=config.facts,
+        slurm_uid=config.slurm_uid,
+    )
+
+
+def gpus_by_state(nodes: Iterable[Node]) -> dict[str, int]:
+    """GPUs that jobs hold (`allocated`), that a job could have now (`idle`), that an administrator keeps from jobs
+    (`drained`), of nodes that are away (`down`), and `unknown`: Slurm does not say which of the node's jobs hold.
+    """
+    found = dict.fromkeys(("allocated", "idle", "drained", "down", "unknown"), 0)
+    for node in nodes:
+        held = node.gpus_allocated
+        if node.state in _AWAY or "NOT_RESPONDING" in node.flags:
+            found["down"] += node.gpus
+        elif held is None:
+            found["unknown"] += node.gpus
+        else:
+            found["allocated"] += held
+            found["idle" if node.available else "drained"] += max(0, node.gpus - held)
+    return found
 
 
 def _inventory(

@@ -6,10 +6,10 @@ Counting is a dictionary's += and is done in the event loop, or under the lock o
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-__all__ = ["CONTENT_TYPE", "Counter", "Gauge", "Histogram", "Registry"]
+__all__ = ["CONTENT_TYPE", "Counter", "Gauge", "Gauges", "Histogram", "Registry"]
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -69,6 +69,28 @@ class Gauge:
             yield f"{self.name} {_number(value)}"
 
 
+class Gauges:
+    """Numbers by one label, looked up when somebody asks; None leaves all out: what is not known is not 0."""
+
+    kind = "gauge"
+
+    def __init__(
+        self, name: str, about: str, label: str, read: Callable[[], Mapping[str, float] | None]
+    ) -> None:
+        self.name = name
+        self.about = about
+        self._label = label
+        self._read = read
+
+    def lines(self) -> Iterator[str]:
+        """The samples, in order of their labels."""
+        values = self._read()
+        if values is not None:
+            yield from _header(self.name, self.about, self.kind)
+            for value, number in sorted(values.items()):
+                yield f"{self.name}{_braces((self._label,), (value,))} {_number(number)}"
+
+
 class Histogram:
     """How many values lie below each bound, and their sum."""
 
@@ -101,7 +123,7 @@ class Registry:
     """All metrics of a process, in the order of their making."""
 
     def __init__(self) -> None:
-        self._all: list[Counter | Gauge | Histogram] = []
+        self._all: list[Counter | Gauge | Gauges | Histogram] = []
 
     def counter(self, name: str, about: str, labels: Sequence[str] = ()) -> Counter:
         """A new counter; its name ends in _total."""
@@ -112,6 +134,14 @@ class Registry:
     def gauge(self, name: str, about: str, read: Callable[[], float | None]) -> Gauge:
         """A new gauge."""
         made = Gauge(name, about, read)
+        self._all.append(made)
+        return made
+
+    def gauges(
+        self, name: str, about: str, label: str, read: Callable[[], Mapping[str, float] | None]
+    ) -> Gauges:
+        """New gauges by a label, of a few values that `read` alone chooses."""
+        made = Gauges(name, about, label, read)
         self._all.append(made)
         return made
 

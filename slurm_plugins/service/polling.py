@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -72,6 +72,7 @@ class Polling:
         self._built_for: Site | None = None
         self.answered: float | None = None
         """When the look began that the inventory is from, on the monotonic clock."""
+        self._gpus: dict[str, int] = {}
 
     def look_now(self) -> None:
         """Have the next look follow at once."""
@@ -81,6 +82,11 @@ class Polling:
     def age(self) -> float | None:
         """Seconds since the inventory was seen; None when none was."""
         return None if self.answered is None else time.monotonic() - self.answered
+
+    @property
+    def gpus(self) -> Mapping[str, int] | None:
+        """How many GPUs are in each state; None where that was not seen lately."""
+        return self._gpus if self.fresh else None
 
     @property
     def fresh(self) -> bool:
@@ -144,7 +150,7 @@ class Polling:
         self._desk.context = replace(self._desk.context, inventory=report.inventory, slurm=report.facts)
         if self.answered is None:
             _log.info("decisions begin: %s", _summary(self._desk.context))
-        self.answered = began
+        self.answered, self._gpus = began, report.gpus
 
 
 def _kept(known: Inventory, seen: Inventory) -> Inventory:

@@ -41,9 +41,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What was seen. `error` and `jobs_error` are sentences: what they stand for is not known, not empty.
 
     `trouble` is something for the site's people that leaves the rest as it is (a topology that cannot be read).
+    `gpus` is how many there are in each state (`look.gpus_by_state`).
     """
 
     inventory: Inventory | None = None
+    gpus: dict[str, int] = msgspec.field(default_factory=dict)
     facts: SlurmFacts = SlurmFacts()
     slurm_uid: int | None = None
     error: str = ""
@@ -76,6 +78,7 @@ class _Wire(msgspec.Struct, frozen=True, kw_only=True):
     jobs_at: float
     jobs_error: str
     has_jobs: bool
+    gpus: dict[str, int]
 
 
 def encode_report(report: Report) -> bytes:
@@ -121,7 +124,7 @@ def decode_report(data: bytes) -> Report:
 
 _PART: Final = 200
 _JOBS: Final = msgspec.json.Decoder(tuple[Submission, ...])
-_PLAIN = ("facts", "slurm_uid", "error", "trouble", "jobs_at", "jobs_error")
+_PLAIN = ("facts", "gpus", "slurm_uid", "error", "trouble", "jobs_at", "jobs_error")
 
 
 def _public(value: Pool | Kind | Topology) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from slurm_plugins.client.values import Job
 from slurm_plugins.service.keeper.again_look import is_stranger, waited_for
 from slurm_plugins.service.keeper.facts import of_accounting, of_job, running
 from slurm_plugins.service.keeper.lifeline import die_with
+from slurm_plugins.service.keeper.queue import Queue, queue_of
 from slurm_plugins.service.look import COMMAND_SECONDS, slurm_environment
 
 __all__ = ["Question", "Seen", "ask"]
@@ -47,6 +48,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """What Slurm said, asked at `at`. `running` is None where it did not answer, or with nothing: that is no fact.
     `waiting` are the jobs that wait for others, by the job that each waits for, as its dependency names it.
+    `queue` is what runs and waits in sum.
 
     `error` and `accounting_error` are sentences: what they stand for is not known, not empty.
     """
@@ -55,6 +57,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     running: Mapping[str, tuple[JobRef, ...]] | None = None
     facts: tuple[JobFacts, ...] = ()
     waiting: Mapping[str, tuple[int, ...]] = {}
+    queue: Queue | None = None
     error: str = ""
     accounting_error: str = ""
 
@@ -65,6 +68,7 @@ def ask(client: SlurmClient, cluster: str, wanted: Sequence[JobRef], now: float)
     facts: list[JobFacts] = []
     runs = None
     waiting: Mapping[str, tuple[int, ...]] = {}
+    queue = None
     rest = set(wanted)
     try:
         jobs = client.jobs()
@@ -72,7 +76,7 @@ def ask(client: SlurmClient, cluster: str, wanted: Sequence[JobRef], now: float)
         error = str(raised)
     else:
         runs = running(jobs) if jobs else None
-        waiting = _waiting(jobs)
+        waiting, queue = _waiting(jobs), queue_of(jobs) if jobs else None
         for job in jobs:
             ref = JobRef(job.id, job.restarts)
             if ref in rest:
@@ -93,6 +97,7 @@ def ask(client: SlurmClient, cluster: str, wanted: Sequence[JobRef], now: float)
         running=runs,
         facts=tuple(facts),
         waiting=waiting,
+        queue=queue,
         error=error,
         accounting_error=accounting_error,
     )

@@ -19,6 +19,7 @@ from slurm_plugins.service.child import ChildError, ask_child
 from slurm_plugins.service.keeper.ask import Question, Seen
 from slurm_plugins.service.keeper.collect import Running
 from slurm_plugins.service.keeper.counts import Counts
+from slurm_plugins.service.keeper.queue import Queue
 from slurm_plugins.service.keeper.refusal import RefusedError
 from slurm_plugins.service.keeper.storing import Storing
 from slurm_plugins.service.site_watch import Taken
@@ -108,7 +109,8 @@ class Enrichment:
         self._waiting = waiting
         self._now = now
         self._running: Running | None = None
-        self._seen = 0.0
+        self._queue: Queue | None = None
+        self._seen = self._queue_seen = 0.0
         self._silent = False
         self._news = asyncio.Event()
         self.waiting: int | None = None
@@ -119,6 +121,10 @@ class Enrichment:
         """The last look's, while it is young."""
         young = time.monotonic() - self._seen <= _OLD * self._every
         return self._running if young else None
+
+    def queue(self) -> Queue | None:
+        """What ran and waited in sum at the last look, while it is young."""
+        return self._queue if time.monotonic() - self._queue_seen <= _OLD * self._every else None
 
     async def run(self) -> None:
         """Look, tell the store, wait, again."""
@@ -165,6 +171,8 @@ class Enrichment:
         self._silent = bool(seen.error)
         if seen.running is not None:
             self._running, self._seen = Running(seen.at, dict(seen.running)), began
+        if seen.queue is not None:
+            self._queue, self._queue_seen = seen.queue, began
         if not seen.error:
             # Kept before anybody hears that a job has ended: Slurm shows no dependency that is fulfilled
             await asyncio.to_thread(self._waiting, seen.waiting, now)

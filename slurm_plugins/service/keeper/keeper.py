@@ -44,6 +44,7 @@ from slurm_plugins.service.keeper.resubmitting import Resubmitting
 from slurm_plugins.service.keeper.routes import endpoints
 from slurm_plugins.service.keeper.server import listening, serve
 from slurm_plugins.service.keeper.storing import Storing
+from slurm_plugins.service.keeper.tallying import Tallying
 from slurm_plugins.service.keeper.whence import Whence
 from slurm_plugins.service.look import COMMAND_SECONDS, slurm_environment
 from slurm_plugins.service.site_watch import Taken
@@ -135,6 +136,13 @@ class Keeper:
             assessing=self.assessing,
             learning=self.learning,
         )
+        self.tallying = Tallying(
+            self.site.cluster,
+            self.storing,
+            self.counts,
+            queue=self.enrichment.queue,
+            heard=collector.heard,
+        )
         self.app = App(answered, gate, self.counts)
         self.address: tuple[str, int] | None = None
         """Where the API answers, once it does."""
@@ -176,6 +184,7 @@ class Keeper:
 
     def _take(self, records: Sequence[Record], at: float) -> None:
         self.storing.store.take(records, at)
+        self.tallying.took(records)
 
     def stop(self) -> None:
         """Have `run` finish what is being written, and return."""
@@ -242,6 +251,7 @@ class Keeper:
                 self.judging.run(),
                 self.assessing.run(),
                 self.learning.run(),
+                self.tallying.run(),
                 self.resubmitting.run(),
                 self._decisions(),
                 self._mail(),
