@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -45,6 +46,12 @@ _STEP: Final = 100_000
     help="... as Parquet, with the data frame of all jobs.",
 )
 @click.option(
+    "--html",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="One page with plots, that needs nothing else: for a browser, a mail, a printer.",
+)
+@click.option(
     "--pseudonyms", is_flag=True, help="Made-up names for users, accounts and jobs: for publishing."
 )
 @click.option("--cluster", metavar="NAME", help="Another cluster than the site file's.")
@@ -56,6 +63,7 @@ def audit(  # noqa: PLR0917 - click gives them by their names
     as_json: bool,
     csv: Path | None,
     parquet: Path | None,
+    html: Path | None,
     pseudonyms: bool,
     cluster: str | None,
     url: str | None,
@@ -64,13 +72,13 @@ def audit(  # noqa: PLR0917 - click gives them by their names
 
     Of all attempts at jobs that ran from --since on and before --until; GPU-hours are those in between. Each table
     says how many attempts it rests on, and of how many something is not known. Run this where the store can be
-    reached. JSON, CSV and Parquet are split by all that --by knows, unless it is given.
+    reached. JSON, CSV, Parquet and HTML are split by all that --by knows, unless it is given.
     """
     from profiler.wording import plain
 
-    if sum((as_json, csv is not None, parquet is not None)) > 1:
+    if sum((as_json, csv is not None, parquet is not None, html is not None)) > 1:
         raise UserError(
-            "--json, --csv and --parquet exclude each other", fix="give one of them", exit_code=USAGE
+            "--json, --csv, --parquet and --html exclude each other", fix="give one of them", exit_code=USAGE
         )
     now = time.time()
     begin = moment(since, now, "--since")
@@ -85,6 +93,10 @@ def audit(  # noqa: PLR0917 - click gives them by their names
             from profiler.report.files import check_parquet
 
             check_parquet()  # told before the work, not after
+        if html is not None:
+            import jinja2  # noqa: F401 - the same
+
+            _refuse(html)
         frame = _frame(store, name, begin, end)
         if not len(frame):
             raise _nothing(store, name, begin, end)
@@ -97,13 +109,16 @@ def audit(  # noqa: PLR0917 - click gives them by their names
         frame = pseudonymous(frame)
     about = About(name, begin, end, pseudonyms)
     folder = csv or parquet
-    everything = as_json or folder is not None
+    everything = as_json or folder is not None or html is not None
     tables = figures(frame, since=begin, until=end, split=split or (BY if everything else ()))
     if as_json:
         print(json_of(about, tables))
     elif folder is not None:
         _put(folder, about, tables, None if parquet is None else frame)
         print(f"{plain(str(folder))}: {len(tables)} tables of {len(frame):,} attempts")
+    elif html is not None:
+        _put_page(html, about, tables)
+        print(f"{plain(str(html))}: {len(frame):,} attempts")
     else:
         from gsub.audit_view import show
 
@@ -154,22 +169,38 @@ def _nothing(store: Store, cluster: str, since: float, until: float) -> UserErro
 
 def _put(folder: Path, about: About, tables: list[Table], frame: Frame | None) -> None:
     """Write the files. Raises UserError, and then nothing is there."""
-    from profiler.report.files import FolderError, put_csv, put_parquet
+    from gsub.folder import filling
+    from profiler.report.files import put_csv, put_parquet
 
-    try:
+    with filling(folder):
         if frame is None:
             put_csv(folder, about, tables)
         else:
             put_parquet(folder, about, tables, frame)
-    except FolderError:
+
+
+def _refuse(file: Path) -> None:
+    """Refuse a file that is there already. Raises UserError."""
+    if os.path.lexists(file):
         raise UserError(
-            f"{folder} is there already; nothing was written",
-            fix="name a folder that is not there yet, or an empty one",
+            f"{file} is there already; nothing was written",
+            fix="name a file that is not there yet, like audit-$(date +%F).html",
             exit_code=USAGE,
-        ) from None
+        )
+
+
+def _put_page(file: Path, about: About, tables: list[Table]) -> None:
+    """Write the page. Raises UserError, and then nothing is there."""
+    from profiler.report.html import page
+    from profiler.whole_file import put
+
+    made = page(about, tables).encode()
+    _refuse(file)
+    try:
+        put(file, made)
     except OSError as error:
         raise UserError(
-            f"{folder} cannot be written; nothing is left of it",
+            f"{file} cannot be written; nothing is left of it",
             why=error.strerror or str(error),
-            fix="make room there, or name a folder on another disk",
+            fix="make room there, or name a file on another disk",
         ) from error
