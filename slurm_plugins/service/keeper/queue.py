@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 import msgspec
-from ClusterShell.NodeSet import RangeSet, RangeSetException
+from ClusterShell.RangeSet import RangeSet, RangeSetException
 
 from slurm_plugins.client.states import JobState
 from slurm_plugins.client.values import Job
