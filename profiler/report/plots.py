@@ -183,6 +183,8 @@ def course(caption: Caption, begins: Sequence[float], until: float, line: Series
             made.append(_group([_title(f"{_day(begin)}: {NOT_KNOWN}"), _tag("rect", class_="gap", **gap)]))
         made += _run(run, line.style)
         for begin, end, value, use in zip(edges, edges[1:], columns.values, line.values, strict=False):
+            if not isfinite(value):
+                continue
             use_told = f"{use:.0f} %" if isfinite(use) else NOT_KNOWN
             marks = [_title(f"{_day(begin)}: {value:,.1f} {columns.name}, {use_told}")]
             across = max(x(end) - x(begin) - 1, 0.8)

@@ -1,0 +1,230 @@
+"""The page of an audit in a real Chromium: asks nobody for anything, sorts, filters, fits, prints, and can be heard."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, Route, sync_playwright
+
+from profiler.report.figures import BY
+from site_configs.devcluster import DevClusterError
+from site_configs.devcluster.rootfs import install_packages
+from tests.report.pages import HOSTILE, crowd, history, made
+
+LONG = 120_000.0
+"""Milliseconds that a step may take on a machine that has much else to do."""
+A4 = 688
+"""CSS pixels between the margins of the sheet."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium, which root gets from Debian."""
+    if shutil.which("chromium") is None:
+        try:
+            install_packages(["chromium", "fonts-dejavu-core"], say=print)
+        except DevClusterError as error:
+            if "CI" in os.environ:
+                raise
+            pytest.skip(f"there is no Chromium: {str(error).splitlines()[0]}")
+    # No sandbox for root: what it opens is our own file
+    options = ["--disable-gpu", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=options, timeout=LONG
+        )
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pages of few users, with all that there is on a page, of more, and of more than a page has."""
+    folder = tmp_path_factory.mktemp("pages")
+    frame = history(folder, 1200)
+    frame.loc[frame["user"] == HOSTILE[0], "utilisation_mean"] = float("nan")
+    users = frame["user"].value_counts().index
+    for name, count in (("few", 8), ("some", 120)):
+        some = frame[frame["user"].isin([*HOSTILE[:9], *users[:count]])]
+        (folder / f"{name}.html").write_text(made(some, split=("user",) if name == "few" else tuple(BY))[0])
+    (folder / "many.html").write_text(made(crowd(frame, 700), split=("user",))[0])
+    return folder
+
+
+@contextmanager
+def shown(
+    browser: Browser, file: Path, *, width: int = 1440, colours: str = "light", script: bool = True
+) -> Iterator[Page]:
+    """The page, with each request but that for the file stopped; none may be made, and nothing may be complained of."""
+    context = browser.new_context(
+        viewport={"width": width, "height": 900},
+        color_scheme=colours,
+        java_script_enabled=script,  # type: ignore[arg-type]
+    )
+    asked: list[str] = []
+    said: list[str] = []
+
+    def route(one: Route) -> None:
+        asked.append(one.request.url)
+        if one.request.url == file.as_uri():
+            one.continue_()
+        else:
+            one.abort()
+
+    context.route("**/*", route)
+    context.set_default_timeout(LONG)
+    page = context.new_page()
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("dialog", lambda dialog: said.append(dialog.message))
+    page.goto(file.as_uri())
+    yield page
+    context.close()
+    assert (asked, said) == ([file.as_uri()], [])
+
+
+def values(page: Page, table: str, column: int) -> list[str]:
+    """The column's values in the rows that are shown."""
+    found: list[str] = page.eval_on_selector_all(
+        f"#{table}-table tbody tr:not([hidden])",
+        f"rows => rows.map(row => row.cells[{column}].dataset.value ?? row.cells[{column}].textContent)",
+    )
+    return found
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize("width", [375, 1440])
+def test_it_fits_and_has_no_fault_of_accessibility(
+    browser: Browser, folder: Path, width: int, colours: str
+) -> None:
+    with shown(browser, folder / "few.html", width=width, colours=colours) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, ground.strip("rgb()").split(","))) > 380) == (colours == "light")
+        kind = "narrow" if width == 375 else "wide"
+        assert page.locator(f"svg.{kind}:visible").count() == 9 == page.locator("svg:visible").count()
+        labels = page.eval_on_selector_all(
+            "svg:not([display=none]) text", "all => all.map(one => one.getBoundingClientRect().toJSON())"
+        )
+        drawn = [box for box in labels if box["width"]]
+        assert min(box["height"] for box in drawn) > 9, "no label is scaled down until nobody can read it"
+        assert min(box["left"] for box in drawn) >= 0 and max(box["right"] for box in drawn) <= width
+        if (width == 375) == (
+            colours == "light"
+        ):  # each of the four once: it takes as long as all else together
+            found = Axe().run(page).response
+            assert len(found["passes"]) > 25, "it has looked"
+            faults = found["violations"]
+            assert not [(one["id"], one["impact"], one["nodes"][0]["html"]) for one in faults]
+        assert page.evaluate("window.hacked") is None
+
+
+def test_a_click_sorts_and_so_does_the_keyboard(browser: Browser, folder: Path) -> None:
+    with shown(browser, folder / "some.html") as page:
+        table = page.locator("#by_user-table")
+        heads = [one.strip() for one in table.locator("thead th").all_inner_texts()]
+        hours, use = heads.index("GPU-hours"), heads.index("utilisation")
+        before = values(page, "by_user", 0)
+        button = table.get_by_role("button", name="utilisation")
+        button.click()
+        found = values(page, "by_user", use)
+        known = [float(one) for one in found if one]
+        assert "" in found and found.index("") == len(known) > 50, "what is not known comes last"
+        assert known == sorted(known, reverse=True) and known != [float(one) for one in found[::-1] if one]
+        assert table.locator("[aria-sort]").count() == 1
+        assert table.locator("th").nth(use).get_attribute("aria-sort") == "descending"
+        page.keyboard.press("Enter")
+        found = values(page, "by_user", use)
+        known = [float(one) for one in found if one]
+        assert known == sorted(known) and found.index("") == len(known), "last whichever way"
+        assert table.locator("th").nth(use).get_attribute("aria-sort") == "ascending"
+        # From one head to the next by Tab, and Space as Enter
+        for _ in range(use - hours):
+            page.keyboard.press("Shift+Tab")
+        page.keyboard.press("Space")
+        numbers = [float(one) for one in values(page, "by_user", hours)]
+        assert all(one >= other for one, other in pairwise(numbers)) and len(numbers) == len(before)
+        table.get_by_role("button", name="user", exact=True).click()
+        names = values(page, "by_user", 0)
+        assert sorted(names) == sorted(before) and names != before
+        plain = [name for name in names if name.startswith("user")]
+        assert plain == sorted(plain) and len(plain) > 50
+
+
+def test_the_rest_stays_below_and_paper_has_the_first_ones(browser: Browser, folder: Path) -> None:
+    with shown(browser, folder / "many.html") as page:
+        page.locator("#by_user-table").get_by_role("button", name="GPU-hours").click()
+        assert page.locator("#by_user-table tr").last.inner_text().startswith("200 more")
+        assert page.locator("#by_user-table tbody tr").count() == 500
+        page.emulate_media(media="print")
+        assert page.locator("#by_user-table tbody tr:visible").count() == 60
+        assert "the file has 500" in page.locator("#by_user .printed").inner_text()
+
+
+def test_typing_filters(browser: Browser, folder: Path) -> None:
+    with shown(browser, folder / "some.html") as page:
+        whole = len(values(page, "by_user", 0))
+        label = page.locator("#by_user label")
+        label.click()
+        assert page.evaluate("document.activeElement.id") == "by_user-filter", "the label belongs to it"
+        page.keyboard.type("USER01")
+        found = values(page, "by_user", 0)
+        assert 1 < len(found) < whole and all("user01" in name for name in found)
+        assert page.locator("#by_user [role=status]").inner_text() == f"{len(found)} of {whole} rows"
+        page.locator("#by_user-filter").fill("مستخدم")
+        assert values(page, "by_user", 0) == [HOSTILE[5]]
+        page.locator("#by_user-filter").fill("nobody has this")
+        assert values(page, "by_user", 0) == []
+        page.locator("#by_user-filter").fill("")
+        assert len(values(page, "by_user", 0)) == whole
+        assert page.locator("#outcomes .filter").is_hidden(), "short tables need none"
+
+
+def test_all_is_there_without_a_script(browser: Browser, folder: Path) -> None:
+    with shown(browser, folder / "some.html", script=False) as page:
+        assert page.locator("table").count() == 15 and page.locator("button, .filter:visible").count() == 0
+        assert page.locator("#by_user-table tbody tr:visible").count() > 100
+        assert page.locator("svg:visible").count() == 9
+
+
+def test_names_are_shown_as_they_are_and_the_policy_stands_behind(browser: Browser, folder: Path) -> None:
+    with shown(browser, folder / "some.html") as page:
+        assert page.get_by_role("rowheader", name=HOSTILE[0]).first.is_visible()
+        assert page.locator("img, main script, svg[onload]").count() == 0
+        cell = page.get_by_role("rowheader", name=HOSTILE[5]).first
+        assert cell.locator("bdi").evaluate("one => getComputedStyle(one).unicodeBidi") == "isolate"
+    context = browser.new_context()
+    context.set_default_timeout(LONG)
+    tab = context.new_page()
+    tab.goto((folder / "few.html").as_uri())
+    # Were a name to come through nevertheless
+    tab.evaluate("""new Promise(done => {
+        document.addEventListener("securitypolicyviolation", done, {once: true});
+        document.body.insertAdjacentHTML("beforeend", '<p onclick="window.hacked=1" id="in"></p>');
+        document.getElementById("in").click();
+    })""")
+    assert tab.evaluate("window.hacked") is None
+    context.close()
+
+
+def test_paper_cuts_nothing(browser: Browser, folder: Path) -> None:
+    with shown(browser, folder / "some.html", width=A4, colours="dark") as page:
+        page.emulate_media(media="print", color_scheme="dark")
+        assert page.evaluate("document.documentElement.scrollWidth") <= A4
+        cut = page.eval_on_selector_all(
+            ".scroll, section, figure",
+            "all => all.filter(one => one.scrollWidth > one.clientWidth + 1 || one.scrollHeight > one.clientHeight + 1)"
+            ".map(one => one.id || one.className || one.tagName)",
+        )
+        assert cut == []
+        assert page.evaluate("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
+        assert page.locator("nav").is_hidden() and page.locator("svg.wide:visible").count() == 9
+        paper = page.pdf(format="A4")
+        assert paper.startswith(b"%PDF") and paper.count(b"/Type /Page\n") > 4
