@@ -78,7 +78,9 @@ def _advice(found: Advice) -> Iterator[str]:
         yield f"  before it, to keep {hold.stage} off ({hold.why}), in [{hold.table}]:"
         yield f"    {hold.line}"
     if found.comes_with:
-        yield f"  it also turns on {', '.join(found.comes_with)}, which has no key of its own: see above"
+        yield f"  it also turns on, as they have no key of their own: {', '.join(found.comes_with)}"
+    if found.keep:
+        yield f"  what states its own mode keeps it: {', '.join(found.keep)}"
 
 
 def _lines(figures: Sequence[Figure]) -> Iterator[str]:

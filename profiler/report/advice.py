@@ -46,8 +46,8 @@ class Advice:
     """What to write into the site file: `line` in `[table]`, or with `command`. `stage` None: nothing yet, and `why`.
 
     `first` are lines to be written before it, or stages come with it that have no evidence for them; `comes_with` are
-    such stages that cannot be held back, and did no harm that is known. `waits` says, stage by stage, for what evidence
-    waits.
+    such stages that cannot be held back, and did no harm that is known. `keep` are the partitions and accounts that
+    state a mode of their own, which the line does not change. `waits` says, stage by stage, for what evidence waits.
     """
 
     stage: str | None
@@ -57,18 +57,20 @@ class Advice:
     command: str = ""
     first: tuple[Hold, ...] = ()
     comes_with: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
     waits: tuple[str, ...] = ()
 
 
 def advice(page: Shadow, site: Site | None) -> Advice:
-    """What the page speaks for. `site` None: that it observes is taken for granted."""
+    """What the page speaks for. `site` None: it is taken to observe."""
     scope = "the site" if page.partition is None else f"partition {page.partition}"
     acts = [one for one in page.stages if one.jobs and one.name != SMOKE]
     good = [one for one in page.stages if one.verdict == "for"]
     waits = tuple(f"{one.name}: {one.why}" for one in page.stages if one.verdict == "open" and one.jobs)
-    worst = next((one for one in acts if one.verdict == "against" and one.name not in HOLDS), None)
+    worst = next((one for one in acts if one.verdict == "against" and not _can_hold(one)), None)
     no = ""
-    if _mode(page.partition, site) == "enforce":
+    mode, rollout = _mode(page.partition, site)
+    if mode == "enforce" and rollout == 100:
         no = f"{scope} enforces already: nothing is to be turned on"
     elif worst is not None:
         no = f"enforce would also turn on {worst.name}, which no key holds back, and of that: {worst.why}"
@@ -86,10 +88,11 @@ def advice(page: Shadow, site: Site | None) -> Advice:
         stage=best.name,
         why=best.why,
         table=table,
-        line='mode = "enforce"',
-        command=f"gsub admin mode enforce{option}",
+        line='mode = "enforce"' if mode != "enforce" else "rollout = 100",
+        command=f"gsub admin mode enforce{option}" + (" --rollout 100" if mode == "enforce" else ""),
         first=_first(page, acts),
-        comes_with=tuple(one.name for one in acts if one.verdict == "open" and one.name not in HOLDS),
+        comes_with=tuple(one.name for one in acts if one.verdict == "open" and not _can_hold(one)),
+        keep=() if page.partition is not None or site is None else _keep(site),
         waits=waits,
     )
 
@@ -97,7 +100,7 @@ def advice(page: Shadow, site: Site | None) -> Advice:
 def _first(page: Shadow, acts: Sequence[Stage]) -> tuple[Hold, ...]:
     found = []
     for one in acts:
-        if one.verdict == "for" or one.name not in HOLDS:
+        if one.verdict == "for" or not _can_hold(one):
             continue
         table, line = HOLDS[one.name]
         if table == "locality" and page.partition is not None:
@@ -106,11 +109,25 @@ def _first(page: Shadow, acts: Sequence[Stage]) -> tuple[Hold, ...]:
     return tuple(found)
 
 
-def _mode(partition: str | None, site: Site | None) -> Mode:
+def _can_hold(one: Stage) -> bool:
+    """Whether a key keeps it off. Segments of whole blocks are no wait, so that locality.slowdown does not."""
+    return one.name in HOLDS and "segment_size" not in one.changes
+
+
+def _mode(partition: str | None, site: Site | None) -> tuple[Mode, int]:
+    """The mode that is in force, and for how many of the users in percent."""
     if site is None:
-        return "observe"
+        return "observe", 100
     stated = site.partitions.get(partition) if partition is not None else None
-    return stated.mode if stated is not None and stated.mode is not None else site.policy.mode
+    if stated is not None and stated.mode is not None:
+        return stated.mode, stated.rollout
+    return site.policy.mode, site.policy.rollout
+
+
+def _keep(site: Site) -> tuple[str, ...]:
+    stated = [(f"partition {one.name}", one.mode) for one in site.partitions.values()]
+    stated += [(f"account {one.name}", one.mode) for one in site.accounts.values()]
+    return tuple(f"{name} ({mode})" for name, mode in stated if mode is not None)
 
 
 def _key(name: str) -> str:

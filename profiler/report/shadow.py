@@ -8,6 +8,7 @@ nowhere; of a million jobs only counts and a few numbers for each are held at a 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -84,19 +85,15 @@ def shadow(
             again.take(failed)
         _name_scripts(connection, cluster, again)
         stages = Stages(site)
-        counts = dict.fromkeys(("decisions", "enforced", "opted_out", "unread", "lost", "attempts"), 0)
+        counts: Counter[str] = Counter()
         last = until + AGAIN if again.waits else until
         for rows in _decisions(connection, cluster, since, last):
             bodies = [(row, _body(row.body)) for row in rows]
             for row, body in bodies:
                 if body is not None and row.job_id is not None and body.script is not None:
                     again.submitted(row.uid, body.script.sha256, row.at, row.job_id, within=AGAIN)
-            inside = [
-                (row, body)
-                for row, body in bodies
-                if row.at < until and (body is None or partition is None or _asked_for(body, partition))
-            ]
-            _judge(connection, cluster, inside, stages, counts)
+            inside = [(row, body) for row, body in bodies if row.at < until]
+            _judge(connection, cluster, inside, stages, counts, partition)
             if progress is not None:
                 progress(counts["decisions"])
         again.learn(_later_runs(connection, cluster, again.later()))
@@ -140,40 +137,43 @@ def _body(text: str) -> Body | None:
         return None
 
 
-def _asked_for(body: Body, partition: str) -> bool:
-    return partition in (body.asked.partition or "").split(",")
-
-
-def _judge(
+def _judge(  # noqa: PLR0917
     connection: Connection,
     cluster: str,
     rows: Sequence[tuple[Row[Any], Body | None]],
     stages: Stages,
-    counts: dict[str, int],
+    counts: Counter[str],
+    partition: str | None,
 ) -> None:
-    counts["decisions"] += len(rows)
-    told: list[tuple[Row[Any], Body]] = []
-    for row, body in rows:
-        if body is None:
-            counts["unread"] += 1
-        elif row.enforced:
-            counts["enforced"] += 1
-        elif body.opted_out:
-            counts["opted_out"] += 1
-        else:
-            told.append((row, body))
-    numbers = sorted({row.job_id for row, _ in told if row.job_id is not None})
+    """Add decisions to the stages, and to the counts of an Overview."""
+    numbers = sorted({row.job_id for row, _ in rows if row.job_id is not None})
     attempts = _attempts(connection, cluster, numbers)
     owners = _owners(connection, cluster, numbers)
-    memory = [one.key for row, body in told if body.changes_memory for one in attempts.get(row.job_id, ())]
+    memory = [
+        one.key
+        for row, body in rows
+        if body is not None and body.changes_memory
+        for one in attempts.get(row.job_id, ())
+    ]
     peaks = _peaks(connection, memory)
-    for row, body in told:
-        if row.outcome != "job":
-            counts["lost"] += 1
-        own = [one for one in attempts.get(row.job_id, ()) if _is_of(one, row, owners.get(row.job_id, ()))]
+    for row, body in rows:
+        if body is None:
+            counts.update(("decisions", "unread"))
+            continue
+        others = owners.get(row.job_id, ())
+        own = [one for one in attempts.get(row.job_id, ()) if _is_of(one, row, others)]
+        # One that may go to several partitions goes by the most cautious mode of them: not by this one's alone
+        where = body.asked.partition or (own[0].partition if own else "")
+        if partition not in (None, where):
+            continue
+        counts["decisions"] += 1
+        if row.enforced or body.opted_out:
+            counts["enforced" if row.enforced else "opted_out"] += 1
+            continue
+        counts["lost"] += row.outcome != "job"
+        counts["attempts"] += len(own)
         for one in own:
             one.peak = peaks.get(one.key, one.peak)
-        counts["attempts"] += len(own)
         stages.add(body, own, joined=row.outcome == "job")
 
 

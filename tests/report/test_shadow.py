@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sqlalchemy import insert
 
 from gsub.cli import main
-from profiler.report.advice import advice
+from profiler.report.advice import HOLDS, advice
 from profiler.report.evidence import Figure
 from profiler.report.shadow import Overview, Shadow, shadow
 from profiler.report.shadow_stages import Stages
@@ -58,7 +58,7 @@ class World:
         self.at += 10
         number, pk = values.pop("number", self.number), len(self.rows["job"]) + 1
         of_decision = {
-            name: values.pop(name) for name in ("facts", "notes", "script", "mode") if name in values
+            name: values.pop(name) for name in ("facts", "notes", "script", "mode", "asked") if name in values
         }
         wait, run, reason = values.pop("wait", 60.0), values.pop("run", 3600.0), values.pop("reason", "")
         followed, working = values.pop("followed", ""), values.pop("working", None)
@@ -463,14 +463,14 @@ def test_numbers_of_jobs_that_come_again(world: World, lab: Store) -> None:
 
 
 def test_a_partition_alone(world: World, lab: Store) -> None:
-    for _ in range(6):
-        world.run(reason="node_failure", followed="mode")
-        world.run(reason="node_failure", followed="mode", partition="cpu")
+    for name in ("gpu", "cpu") * 3:
+        world.run(reason="node_failure", followed="mode", partition=name, asked={"partition": name})
+    world.run(partition="gpu", asked={})  # the default partition
+    world.run(partition="gpu", asked={"partition": "gpu,cpu"})  # goes by the more cautious of two modes
     world.write(lab)
     page = page_of(lab, partition="gpu")
-    assert stage_of(page, "resubmission").attempts == 6 and page.overview.decisions == 12
-    none = page_of(lab, partition="cpu")
-    assert (none.overview.decisions, stage_of(none, "resubmission").attempts) == (0, 6)
+    assert (page.overview.decisions, page.overview.failures, page.overview.attempts) == (4, 3, 4)
+    assert stage_of(page, "resubmission").attempts == 3
 
 
 def test_an_empty_store(lab: Store) -> None:
@@ -521,8 +521,35 @@ def test_the_line(lab: Store, text: str, partition: str | None, table: str | Non
         return
     assert (line.stage, line.table) == ("resubmission", table) and line.command.startswith(command)
     assert line.comes_with == ("avoid_nodes", "night_queue")
+    assert line.keep == (("partition gpu (enforce)",) if "[partitions" in text and partition is None else ())
     after = parse_site(f"{SITE}[{line.table}]\n{line.line}\n")
     assert after.mode_for(partition="gpu", account="", uid=1) == "enforce"
+
+
+def test_a_site_that_enforces_for_some_users_goes_on_to_all(lab: Store) -> None:
+    recommended().write(lab)
+    site = parse_site(SITE + "[policy]\nmode = 'enforce'\nrollout = 25\n")
+    line = advice(page_of(lab, site=site), site)
+    assert (line.stage, line.line) == ("resubmission", "rollout = 100")
+    assert line.command == "gsub admin mode enforce --rollout 100"
+
+
+def test_what_can_be_held_back() -> None:
+    """Each line is one that a site file takes; segments of blocks heed none."""
+    for name, (table, key) in HOLDS.items():
+        assert parse_site(f"{SITE}[{table}]\n{key}\n") != parse_site(SITE), name
+    for field, held in (("req_switch", True), ("segment_size", False)):
+        stages = Stages()
+        oom = attempt(asked=16.0 * GIB, state="OUT_OF_MEMORY", reason="cpu_oom")
+        stages.add(Body(changes=(Changed(field, 1, None, "topology"),)), [attempt()], joined=True)
+        for _ in range(5):
+            stages.add(
+                Body(changes=(Changed("min_mem_per_node", 32768, 16384, "sensitivity"),)), [oom], joined=True
+            )
+        line = advice(Shadow("lab", T0, T0 + DAY, "g.p", Overview(), stages.done()), None)
+        assert line.table == 'partitions."g.p"'
+        assert [hold.table for hold in line.first] == (['partitions."g.p".locality'] if held else [])
+        assert line.comes_with == (() if held else ("topology",))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -610,7 +637,7 @@ def test_the_page_on_a_terminal(command: Callable[..., tuple[int, str, str]]) ->
         "\nTurn on resubmission: " in out
         and '\n    mode = "enforce"      # or: gsub admin mode enforce\n' in out
     )
-    assert "also turns on avoid_nodes, night_queue" in out
+    assert "it also turns on, as they have no key of their own: avoid_nodes, night_queue" in out
 
 
 def test_the_page_as_json(command: Callable[..., tuple[int, str, str]]) -> None:
