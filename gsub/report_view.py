@@ -8,7 +8,7 @@ from __future__ import annotations
 import textwrap
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from math import fsum
 from typing import TYPE_CHECKING, Final
@@ -30,6 +30,12 @@ _ROWS: Final = 8
 """Most rows of a table that are shown; files have them all."""
 _SENTENCES: Final = 4
 _MENDED: Final = {"user": "you", "engine": "framework", "infra": "the site"}
+_WAITS_FOR: Final = {
+    "priority": "fair share, priority",
+    "locality": "fragmentation, locality",
+    "limits": "limits of account or QOS",
+    "user": "dependency, begin time, hold",
+}
 _LEFT: Final = frozenset({"figure", "outcome", "reason", "mended_by", "cause", "gpus"})
 """Columns of texts."""
 
@@ -51,7 +57,7 @@ class Sheet:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """One's pending jobs, as Slurm has them now: the causes of `gsub.waiting.CAUSES`, each with GPUs and seconds.
+    """One's pending jobs, as Slurm has them now: what each waits for (`gsub.waiting.cause`), its GPUs and seconds.
 
     None in the place of GPUs or seconds is "not known". An array of which tasks wait is one job.
     """
@@ -274,7 +280,10 @@ def lines(found: Report, queue: Queue | None = None, trouble: str = "") -> Itera
         yield Line("")
         yield Line("What would have helped", "head")
         for one in found.advice[:_SENTENCES]:
-            yield from map(Line, textwrap.wrap(f"- {_sentence(one)}", _WIDTH, subsequent_indent="  "))
+            yield from map(
+                Line,
+                textwrap.wrap(f"- {_sentence(one)}", _WIDTH, subsequent_indent="  ", break_on_hyphens=False),
+            )
         left = len(found.advice) - _SENTENCES
         if left > 0:
             yield Line(f"  and {left} more: --json or --csv has them", "note")
@@ -291,7 +300,8 @@ def lines(found: Report, queue: Queue | None = None, trouble: str = "") -> Itera
 def _queued(queue: Queue | None, trouble: str) -> Iterator[Line]:
     if queue is not None and queue.jobs:
         sheet = _now(queue)
-        yield from _told(sheet, sheet.columns)
+        named = tuple((_WAITS_FOR.get(str(row[0]), row[0]), *row[1:]) for row in sheet.rows)
+        yield from _told(replace(sheet, rows=named), sheet.columns)
     if trouble:
         yield Line("")
         yield Line(f"what waits now is not known: {plain(trouble)}", "note")

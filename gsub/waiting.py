@@ -21,7 +21,7 @@ from gsub.term import one_line
 if TYPE_CHECKING:
     from slurm_plugins.client.values import Job, Node
 
-__all__ = ["CAUSES", "REASONS", "Wait", "cause", "limit_sentence", "meaning", "waiting"]
+__all__ = ["REASONS", "Wait", "cause", "limit_sentence", "meaning", "waiting"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,37 +223,18 @@ def _ahead(job: Job, queue: Sequence[Job]) -> list[str]:
     ]
 
 
-CAUSES: Final = (
-    "fair share, priority",
-    "fragmentation, locality",
-    "resources",
-    "limits of account or QOS",
-    "dependency, begin time, hold",
-    "other",
-)
-"""What jobs wait for, in classes."""
-_OWN: Final = ("BeginTime", "JobHeldUser", "JobHeldAdmin", "JobArrayTaskLimit")
-
-
 def cause(job: Job, nodes: Sequence[Node] = ()) -> str:
-    """Which of CAUSES a pending job waits for, by the one reason that Slurm names.
+    """What a pending job waits for: one of `slurm_plugins.service.keeper.queue.CAUSES`, by the reason that Slurm names.
 
-    Resources count as fragmentation where as many GPUs as it asks for are free in its partition, on nodes that cannot
-    take it so, or where it wants few switches; without `nodes` the former is not known.
+    Resources count as locality where as many GPUs as it asks for are free in its partition, and it cannot have them;
+    without `nodes` that is not known.
     """
-    plain = (job.reason or "None").partition(",")[0].strip()
-    if job.held or plain.startswith("Dependency") or plain in _OWN:
-        found = 4
-    elif plain == "Priority":
-        found = 0
-    elif plain == "Resources":
-        free, _ = _free_gpus(job, nodes)
-        found = 1 if job.switches or 0 < (job.gpu_count or 0) <= sum(free) else 2
-    elif limit_sentence(plain) or plain.startswith(("QOS", "Assoc", "MaxMemPerLimit", "AccountingPolicy")):
-        found = 3
-    else:
-        found = 5
-    return CAUSES[found]
+    from slurm_plugins.service.keeper.queue import cause as by_reason
+
+    found = by_reason(job)
+    if found == "resources" and 0 < (job.gpu_count or 0) <= sum(_free_gpus(job, nodes)[0]):
+        return "locality"
+    return found
 
 
 def _free_gpus(job: Job, nodes: Sequence[Node]) -> tuple[list[int], list[Node]]:

@@ -58,9 +58,14 @@ def write_site(file: Path, url: str, socket: str, more: str = "") -> None:
 
 
 @contextmanager
-def keeper(folder: Path, facts: Sequence[JobFacts] = (), records: Sequence[Record] = ()) -> Iterator[Site]:
-    """Start one on a free port, with these records and Slurm's word on them; end it. Writing records takes root."""
-    store_url = f"sqlite:///{folder / 'store.db'}"
+def keeper(
+    folder: Path, facts: Sequence[JobFacts] = (), records: Sequence[Record] = (), store_url: str = ""
+) -> Iterator[Site]:
+    """Start one on a free port, with these records and Slurm's word on them; end it. Writing records takes root.
+
+    Over a store of its own in the folder, or the one that is named.
+    """
+    store_url = store_url or f"sqlite:///{folder / 'store.db'}"
     store = open_store(store_url)
     store.migrate()
     store.take(records, time.time())
