@@ -51,7 +51,12 @@ def page(about: About, tables: Sequence[Table]) -> str:
     """The whole page."""
     loader = jinja2.PackageLoader("profiler.report", "page")
     environment = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=loader,
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     style, script = (
         # Files of ours, not text of others

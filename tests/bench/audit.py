@@ -74,13 +74,16 @@ def main() -> int:
             f"--cluster={CLUSTER}",
             *YEAR,
         ]
+        page = Path(folder) / "audit.html"
         for name, more in (
             ("audit, terminal", ["--by=user", "--by=account"]),
             ("audit, JSON", ["--json"]),
             ("audit, CSV", [f"--csv={folder}/csv"]),
             ("audit, Parquet with all jobs", [f"--parquet={folder}/parquet"]),
+            ("audit, HTML", [f"--html={page}"]),
         ):
             run(name, [*audit, *more], quiet=True)
+        print(f"size of the page: {page.stat().st_size / 1e6:.2f} MB")
     return 0
 
 

@@ -122,6 +122,30 @@ def test_names_of_users_stay_text(audit: Run, tmp_path: Path) -> None:
     assert list(made.number) == [-3, -2, -1, 0, 1, 2]
 
 
+def test_the_page_has_every_split_and_is_for_its_owner(audit: Run, tmp_path: Path) -> None:
+    page = tmp_path / "audit.html"
+    code, out, err = audit(*YEAR, "--html", str(page))
+    assert (code, out, err) == (0, f"{page}: 1,500 attempts\n", "")
+    assert page.stat().st_mode & 0o777 == 0o600 and [path.name for path in tmp_path.iterdir()] == ["audit.html"]
+    text = page.read_text()
+    assert text.startswith("<!DOCTYPE html>") and text.endswith("</html>\n") and "user000" in text
+    assert all(f'<section id="by_{column}"' in text for column in figures.BY.values())
+    before = page.read_bytes()
+    code, out, err = audit(*YEAR, "--html", str(page))
+    assert (code, out) == (2, "") and "is there already; nothing was written" in err and page.read_bytes() == before
+    hidden = tmp_path / "pseudonyms.html"
+    assert audit(*YEAR, "--html", str(hidden), "--by", "user", "--pseudonyms")[0] == 0
+    assert not re.search(r"user\d\d\d|group\d\d", hidden.read_text()) and "by_account" not in hidden.read_text()
+
+
+def test_a_page_where_there_is_no_folder(audit: Run, tmp_path: Path) -> None:
+    code, out, err = audit(*YEAR, "--html", str(tmp_path / "none/audit.html"))
+    assert (code, out) == (1, "") and "cannot be written; nothing is left of it" in err
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    assert audit(*YEAR, "--html", str(tmp_path / "link"))[0] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
+
+
 def test_pseudonyms(audit: Run) -> None:
     _, plain, _ = audit(*YEAR, "--json")
     _, one, _ = audit(*YEAR, "--json", "--pseudonyms")
@@ -142,6 +166,7 @@ def test_pseudonyms(audit: Run) -> None:
         (("--since", "2025-02-01", "--until", "2025-01-01"), "--since lies after --until", 2),
         (("--since", "2020-01-01", "--until", "2020-02-01"), "no job ran from 2020-01-01 to 2020-02-01", 1),
         ((*YEAR, "--json", "--csv", "x"), "exclude each other", 2),
+        ((*YEAR, "--html", "x", "--parquet", "y"), "exclude each other", 2),
     ],
 )
 def test_wrong_questions(audit: Run, words: tuple[str, ...], said: str, code: int) -> None:
@@ -172,7 +197,7 @@ def test_a_folder_with_something_in_it_is_left_alone(audit: Run, tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 
 
-@pytest.mark.parametrize("kind", ["--csv", "--parquet"])
+@pytest.mark.parametrize("kind", ["--csv", "--parquet", "--html"])
 @pytest.mark.root
 def test_a_full_disk_leaves_nothing(audit: Run, small_disk: Path, kind: str) -> None:
     (small_disk / "filled").write_bytes(bytes(1000 * 1024))
@@ -181,12 +206,14 @@ def test_a_full_disk_leaves_nothing(audit: Run, small_disk: Path, kind: str) -> 
     assert [path.name for path in small_disk.iterdir()] == ["filled"]
 
 
-@pytest.mark.parametrize("package", ["pandas", "pyarrow"])
-def test_without_the_extra(audit: Run, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+@pytest.mark.parametrize(
+    ("package", "option"), [("pandas", "--parquet"), ("pyarrow", "--parquet"), ("jinja2", "--html")]
+)
+def test_without_the_extra(audit: Run, monkeypatch: pytest.MonkeyPatch, package: str, option: str) -> None:
     for name in [name for name in sys.modules if name.startswith("profiler.report")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
-    code, _, err = audit(*YEAR, "--parquet", "x")
+    code, _, err = audit(*YEAR, option, "x")
     assert code == 2 and f"{package} is not installed here" in err and "gsub[service,report]" in err
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -18,6 +19,7 @@ from site_configs.devcluster import DevClusterError
 from site_configs.devcluster.rootfs import install_packages
 from tests.report.pages import HOSTILE, crowd, history, made
 
+Colours: TypeAlias = Literal["light", "dark"]
 LONG = 120_000.0
 """Milliseconds that a step may take on a machine that has much else to do."""
 A4 = 688
@@ -60,13 +62,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def shown(
-    browser: Browser, file: Path, *, width: int = 1440, colours: str = "light", script: bool = True
+    browser: Browser, file: Path, *, width: int = 1440, colours: Colours = "light", script: bool = True
 ) -> Iterator[Page]:
     """The page, with each request but that for the file stopped; none may be made, and nothing may be complained of."""
     context = browser.new_context(
         viewport={"width": width, "height": 900},
         color_scheme=colours,
-        java_script_enabled=script,  # type: ignore[arg-type]
+        java_script_enabled=script,
     )
     asked: list[str] = []
     said: list[str] = []
@@ -102,7 +104,7 @@ def values(page: Page, table: str, column: int) -> list[str]:
 @pytest.mark.parametrize("colours", ["light", "dark"])
 @pytest.mark.parametrize("width", [375, 1440])
 def test_it_fits_and_has_no_fault_of_accessibility(
-    browser: Browser, folder: Path, width: int, colours: str
+    browser: Browser, folder: Path, width: int, colours: Colours
 ) -> None:
     with shown(browser, folder / "few.html", width=width, colours=colours) as page:
         assert page.evaluate("document.documentElement.scrollWidth") <= width
