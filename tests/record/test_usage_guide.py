@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
+import pwd
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
+from profiler.answers import Jobs
 from tests.cli.test_commands import Terminal
 from tests.record.recorded import PATIENCE, Recorded
 from tests.test_docs import REPOSITORY, commands, needs_agents
@@ -78,3 +84,34 @@ def test_a_receipt_comes_with_the_next_command_on_a_terminal(record: Recorded, f
         and "none was ever used" in receipt[1]
     )
     assert receipt[5].lstrip().startswith("next time")
+
+
+def test_a_report_sums_up_what_the_record_has(record: Recorded, folder: Path) -> None:
+    """By the API's own list of the user's jobs; what is held waits for its user; another user is told of none of it."""
+    uid = os.getuid() if record.user is None else pwd.getpwnam(record.user).pw_uid
+    held = record.submit("-H", "--gpus=2", script="true")
+
+    def reported() -> dict[str, list[dict[str, Any]]]:
+        done = record.cluster.run(["gsub", "report", "--json"], user=record.user, cwd=folder)
+        assert done.returncode == 0, done.stderr
+        return {name: table["rows"] for name, table in json.loads(done.stdout)["tables"].items()}
+
+    def agrees() -> bool | None:
+        """What is learnt of a job that has just ended comes bit by bit."""
+        totals = {row["figure"]: row["value"] for row in reported()["totals"]}
+        status, body = record.ask(f"/v1/jobs?uid={uid}&limit=1000")
+        mine = msgspec.json.decode(body, type=Jobs).jobs
+        hours = sum((job.gpus or 0) * ((job.ended or 0) - (job.started or 0)) for job in mine) / 3600
+        assert status == 200 and mine
+        same = totals["attempts"] == len(mine) and totals["GPU-hours"] == pytest.approx(hours, abs=1e-6)
+        return (same and hours > 0) or None
+
+    try:
+        waits = {row["cause"]: (row["gpus_asked"], row["jobs"]) for row in reported()["waiting_now"]}
+        assert waits["user"] == (2, 1)
+        record.wait_for("the report to agree with the record", agrees)
+    finally:
+        record.cluster.run(["scancel", str(held)], user=record.user, check=True)
+    for other in record.cluster.users[1:2]:
+        done = record.cluster.run(["gsub", "report"], user=other, cwd=record.cluster.home(other))
+        assert done.returncode == 0 and "none of yours ran then" in done.stdout, done.stdout + done.stderr
