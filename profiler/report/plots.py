@@ -22,7 +22,7 @@ __all__ = ["Bar", "Caption", "Plot", "Range", "Series", "bars", "course", "group
 
 WIDE: Final = 760
 NARROW: Final = 340
-_SIGN: Final = 7.0
+_SIGN: Final = 7.5
 """A sign's width at the size of labels, about."""
 _NICE: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 _SPANS: Final = (
