@@ -20,7 +20,7 @@ from profiler.records import GpuUse
 from profiler.store.sums import was_used
 from profiler.tally import STUCK
 from profiler.wording import NOT_KNOWN, amount, percent, span
-from site_configs.alerts_table import DOES, QUANTITIES, Does, Exempt, Rule
+from site_configs.alerts_table import DOES, QUANTITIES, Does, Rule
 from site_configs.condition import Value
 from site_configs.hostlist import HostlistError, expand
 from site_configs.site_model import Agent, Site
@@ -30,6 +30,7 @@ __all__ = [
     "Finding",
     "allowed",
     "evidence_of",
+    "exempted",
     "facts_of",
     "findings",
     "fresh_seconds",
@@ -101,21 +102,25 @@ def findings(rules: Iterable[Rule], facts: Facts) -> Iterator[Finding]:
 
 
 def _exempt(rule: Rule, facts: Facts) -> str:
-    job, exempt = facts.job, rule.exempt
-    for what, name, names in _whose(job, exempt):
-        if name in names:
-            return f"{what} {name} is exempt"
+    job = facts.job
+    why = exempted(rule, user=job.user, account=job.account, partition=job.partition, qos=job.qos)
+    if why:
+        return why
     if facts.values.get("interactive") is True and not rule.interactive:
         return "it is interactive"
     return ""
 
 
-def _whose(job: JobSummary, exempt: Exempt) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    yield "user", job.user, exempt.users
-    yield "account", job.account, exempt.accounts
-    yield "QOS", job.qos, exempt.qos
-    for name in job.partition.split(","):
-        yield "partition", name, exempt.partitions
+def exempted(rule: Rule, *, user: str, account: str, partition: str, qos: str) -> str:
+    """Why a rule leaves such a job alone; empty: it does not."""
+    exempt = rule.exempt
+    whose = (
+        ("user", user, exempt.users),
+        ("account", account, exempt.accounts),
+        ("partition", partition, exempt.partitions),
+        ("QOS", qos, exempt.qos),
+    )
+    return next((f"{what} {name} is exempt" for what, name, names in whose if name in names), "")
 
 
 # --- what is known of a job -------------------------------------------------------------------------------------------

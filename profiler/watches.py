@@ -8,14 +8,14 @@ counted from sample to sample.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
 
 from profiler.alerts import Facts, Finding, findings
 from profiler.wording import span
-from site_configs.alerts_table import Rule
+from site_configs.alerts_table import Does, Rule
 
 __all__ = ["ENOUGH", "Watch", "against_cancelling", "looked", "pause_seconds"]
 
@@ -33,6 +33,7 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     held: in how many samples running it held.
     told: when its user was told; None: not yet.
     grace: seconds counted since then.
+    terms: what the rule was then, and what it could lead to: who was told of other terms was not told of these.
     done: how ending the job went, once that was asked for: "done", or why it was not done.
     """
 
@@ -45,6 +46,7 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     held: int = 0
     told: float | None = None
     grace: float = 0.0
+    terms: str = ""
     done: str = ""
 
 
@@ -54,15 +56,30 @@ def pause_seconds(fresh: float) -> float:
 
 
 def looked(
-    rules: Iterable[Rule], facts: Facts, before: Mapping[str, Watch], *, now: float, pause: float
+    rules: Iterable[Rule],
+    facts: Facts,
+    before: Mapping[str, Watch],
+    *,
+    now: float,
+    pause: float,
+    does: Callable[[Rule], Does],
 ) -> list[tuple[Finding, Watch]]:
-    """What a look makes of the watches of a job that runs, by rule: those that it keeps to, and its findings.
+    """The rules that a job which runs meets at a look, each with its watch; `before`: its watches so far, by rule.
 
-    A watch that is no more in the answer has come to its end, but for the one that `remembered` keeps.
+    `does` says what a rule may lead to for the job (`profiler.alerts.allowed`). A watch that is no more in the answer
+    has come to its end, unless `remembered` keeps it.
     """
-    return [
-        (found, _counted(found, before.get(found.rule.name), now, pause)) for found in findings(rules, facts)
-    ]
+    answer = []
+    for found in findings(rules, facts):
+        rule, watch = found.rule, before.get(found.rule.name)
+        terms = f"{does(rule)} {rule.grace} {rule.when.text if rule.when is not None else ''}"
+        if watch is None or watch.terms != terms:
+            job = facts.job
+            watch = Watch(
+                job_id=job.job_id, restarts=job.restarts, rule=rule.name, since=now, at=now, terms=terms
+            )
+        answer.append((found, _counted(facts, watch, now, pause)))
+    return answer
 
 
 def remembered(rules: Iterable[Rule], facts: Facts, before: Mapping[str, Watch]) -> list[Watch]:
@@ -83,10 +100,7 @@ def remembered(rules: Iterable[Rule], facts: Facts, before: Mapping[str, Watch])
     return kept
 
 
-def _counted(found: Finding, before: Watch | None, now: float, pause: float) -> Watch:
-    facts, job = found.facts, found.facts.job
-    if before is None:
-        before = Watch(job_id=job.job_id, restarts=job.restarts, rule=found.rule.name, since=now, at=now)
+def _counted(facts: Facts, before: Watch, now: float, pause: float) -> Watch:
     if facts.stale:
         return msgspec.structs.replace(before, held=0)
     samples = dict(facts.samples)

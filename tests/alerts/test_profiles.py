@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import msgspec
@@ -44,7 +44,8 @@ def lived(looks: Iterable[tuple[float, Facts]], site: Site = BOLD) -> Told:
     begin = None
     for now, facts in looks:
         begin = now if begin is None else begin
-        found = looked(rules, facts, watches, now=now, pause=pause_seconds(FRESH))
+        does = partial(allowed, site=site, job=facts.job)
+        found = looked(rules, facts, watches, now=now, pause=pause_seconds(FRESH), does=does)
         kept = {watch.rule: watch for watch in remembered(rules, facts, watches)}
         watches = kept | {watch.rule: watch for _, watch in found}
         for finding, watch in found:

@@ -44,7 +44,7 @@ def after(*looks: tuple[float, Facts], told_at: float | None = None) -> Watch | 
     watch: Watch | None = None
     for now, known in looks:
         before = {} if watch is None else {watch.rule: watch}
-        found = looked([RULE], known, before, now=T0 + now, pause=PAUSE)
+        found = looked([RULE], known, before, now=T0 + now, pause=PAUSE, does=lambda rule: rule.do)
         kept = [one for _, one in found] or remembered([RULE], known, before)
         watch = kept[0] if kept else None
         if watch is not None and told_at is not None and now >= told_at and watch.told is None:

@@ -26,6 +26,9 @@ from slurm_plugins.client.commands import CommandClient
 from slurm_plugins.client.runner import Runner
 from slurm_plugins.service.keeper.addresses import keep_learning
 from slurm_plugins.service.keeper.again_look import Looking
+from slurm_plugins.service.keeper.alert_mail import AlertMail
+from slurm_plugins.service.keeper.alerting import EVERY as ALERTS_EVERY
+from slurm_plugins.service.keeper.alerting import Alerting
 from slurm_plugins.service.keeper.app import App
 from slurm_plugins.service.keeper.auth import Gate, Munged, People
 from slurm_plugins.service.keeper.bad_nodes import EVERY, Assessing
@@ -110,6 +113,7 @@ class Keeper:
             told=self._told,
             waiting=self.resubmitting.dependants.seen,
         )
+        self.alerting = self._alerting()
         self.judging = Judging(self.site.cluster, self.storing, self.counts, told=self.resubmitting.soon)
         self.assessing = Assessing(
             self.site.cluster,
@@ -170,6 +174,20 @@ class Keeper:
             off=off,
             waits=self.options.state / "dependants.json",
             told=self.notices.decided,
+        )
+
+    def _alerting(self) -> Alerting:
+        env = slurm_environment(self._env, self.site)
+        state = self.options.state
+        return Alerting(
+            self.site,
+            self.storing,
+            self.counts,
+            Looking(CommandClient(env, timeout=COMMAND_SECONDS), Runner(env, timeout=COMMAND_SECONDS)),
+            Hand(self.options.act),
+            mail=AlertMail(self.site, state / "alert-mail.json"),
+            file=state / "alerts.json",
+            every=min(ALERTS_EVERY, 2 * self.options.every),
         )
 
     def _heard(self) -> None:
@@ -253,6 +271,7 @@ class Keeper:
                 self.learning.run(),
                 self.tallying.run(),
                 self.resubmitting.run(),
+                self.alerting.run(),
                 self._decisions(),
                 self._mail(),
                 self._purge(),

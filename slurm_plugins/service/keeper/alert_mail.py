@@ -1,0 +1,131 @@
+"""Mail about rules on use that a user's jobs meet: a receipt's ways, with other words.
+
+mail = AlertMail(site, state / "alert-mail.json")
+    mail.wanted({(7, 0): [(finding, since), ...]})  # what users are to be told of now
+    mail.run_once(store, now)                       # then, in a thread
+    mail.taken()                                    # of what the mail server has taken the mail
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+from typing import Final
+
+from profiler.alerts import Finding, allowed, evidence_of
+from profiler.answers import JobSummary, Usage
+from profiler.wording import plain, shown_id, span
+from site_configs.site_model import Site
+from slurm_plugins.service.keeper.mail import NAMED, Due, Judged, Mailer, Records, Waiting
+from slurm_plugins.service.keeper.smtp import Post
+
+__all__ = ["AlertMail", "Told"]
+
+_WIDTH: Final = 600
+
+Attempt = tuple[int, int]
+"""Job id and restarts."""
+Told = tuple[int, int, str, float]
+"""Job id, restarts, rule, and when the watch of it began."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Due(Due):
+    """A mail that is due about some rules; one for each time that they came to hold."""
+
+    spells: tuple[Told, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """As it is kept: "12/0 idle_after_activity@1700000000"."""
+        job = self.usage.job
+        rules = " ".join(f"{rule}@{since:.0f}" for _, _, rule, since in self.spells)
+        return f"{job.job_id}/{job.restarts} {rules}"
+
+
+class AlertMail(Mailer):
+    """See the module. Nothing else is called while `run_once` runs."""
+
+    _kind = "gsub-alert"
+
+    def __init__(
+        self,
+        site: Site,
+        file: Path,
+        *,
+        post: Callable[[], Post] | None = None,
+        count: Callable[[str], object] = lambda how: None,
+        sender: str = "",
+    ) -> None:
+        super().__init__(site.receipt, site.cluster, file, post=post, count=count, sender=sender)
+        self._site = site
+        self._due: Mapping[Attempt, Sequence[tuple[Finding, float]]] = {}
+        self._taken_mail: list[Told] = []
+
+    @property
+    def on(self) -> bool:
+        """Whether the site wants this mail."""
+        return self._site.alerts.mail
+
+    def wanted(self, due: Mapping[Attempt, Sequence[tuple[Finding, float]]]) -> None:
+        """What users are to be told of, each with when its watch began; what was wanted before is forgotten."""
+        new = [
+            Waiting(job_id, restarts, None) for job_id, restarts in due if (job_id, restarts) not in self._due
+        ]
+        self._due = due
+        if self.on:
+            self._remember(new)
+
+    def taken(self) -> list[Told]:
+        """Of what the mail server has taken the mail since the last call."""
+        found, self._taken_mail = self._taken_mail, []
+        return found
+
+    def _judged(self, store: Records, one: Waiting, now: float) -> Judged:
+        if one.restarts is None:
+            return None
+        due = self._due.get((one.job_id, one.restarts))
+        if not due or not self._addressed(due[0][0].facts.job):
+            return None
+        spells = tuple((one.job_id, one.restarts, found.rule.name, since) for found, since in due)
+        return _Due(one, Usage(due[0][0].facts.job, ()), spells)
+
+    def _send(self, post: Post, kept: object, user: str, dues: Sequence[Due], now: float) -> int:
+        sent = super()._send(post, kept, user, dues, now)  # type: ignore[arg-type]
+        if sent:
+            self._taken_mail += [spell for due in dues if isinstance(due, _Due) for spell in due.spells]
+        return sent
+
+    def _subject(self, jobs: Sequence[JobSummary]) -> str:
+        if len(jobs) > 1:
+            return f"{len(jobs)} jobs hold more than they use"
+        found, _ = self._due[jobs[0].job_id, jobs[0].restarts][0]
+        return f"job {shown_id(jobs[0])}: {found.rule.name.replace('_', ' ')}"
+
+    def _body(self, usages: Sequence[Usage]) -> Iterator[str]:
+        for usage in usages[:NAMED]:
+            for found, _ in self._due[usage.job.job_id, usage.job.restarts]:
+                yield from self._said(found)
+                yield ""
+        if len(usages) > NAMED:
+            yield f"... and {len(usages) - NAMED} more"
+        yield f"'gsub usage {shown_id(usages[0].job)}' shows what it does, over time and by GPU."
+
+    def _said(self, found: Finding) -> Iterable[str]:
+        job = found.facts.job
+        follows = ""
+        if allowed(found.rule, self._site, job) == "cancel":
+            follows = f"It is cancelled in {span(found.rule.grace)} unless this changes."
+        words = {
+            "job": shown_id(job), "name": job.name, "user": job.user, "account": job.account,
+            "partition": job.partition, "gpus": "" if job.gpus is None else str(job.gpus), "rule": found.rule.name,
+            "about": found.rule.about, "evidence": evidence_of(found), "follows": follows,
+        }  # fmt: skip
+        words = {name: plain(text, _WIDTH) for name, text in words.items()}
+        if found.rule.text:
+            # Checked when the site file was read; what users wrote is put in, and not read again
+            return Template(found.rule.text).safe_substitute(words).splitlines()
+        named = f"{words['job']} ({words['name']})" if words["name"] else words["job"]
+        return [line for line in (f"job {named} {words['about']}", f"  {words['evidence']}", follows) if line]
