@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -83,7 +84,7 @@ def advice(page: Shadow, site: Site | None) -> Advice:
     if best.name == SMOKE:
         return Advice(SMOKE, best.why, "smoke", next(iter(best.changes)), waits=waits)
     table = "policy" if page.partition is None else f"partitions.{_key(page.partition)}"
-    option = "" if page.partition is None else f" --partition {page.partition}"
+    option = "" if page.partition is None else f" --partition {shlex.quote(page.partition)}"
     return Advice(
         stage=best.name,
         why=best.why,

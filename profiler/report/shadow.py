@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 from sqlalchemy import Connection, Row, func, select
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from profiler.store import Store
     from site_configs.site_model import Site
 
-__all__ = ["Overview", "Shadow", "shadow"]
+__all__ = ["AGAIN", "Overview", "Shadow", "shadow"]
 
+_Decided: TypeAlias = tuple[Row[Any], Body | None]
 _CHUNK: Final = 500
 _NEAR: Final = 600.0
 """Seconds after a submission in which its decision is written down at the latest."""
@@ -92,8 +93,8 @@ def shadow(
             for row, body in bodies:
                 if body is not None and row.job_id is not None and body.script is not None:
                     again.submitted(row.uid, body.script.sha256, row.at, row.job_id, within=AGAIN)
-            inside = [(row, body) for row, body in bodies if row.at < until]
-            _judge(connection, cluster, inside, stages, counts, partition)
+            for some in _batches([(row, body) for row, body in bodies if row.at < until]):
+                _judge(connection, cluster, some, stages, counts, partition)
             if progress is not None:
                 progress(counts["decisions"])
         again.learn(_later_runs(connection, cluster, again.later()))
@@ -137,10 +138,21 @@ def _body(text: str) -> Body | None:
         return None
 
 
+def _batches(rows: Sequence[_Decided]) -> Iterator[Sequence[_Decided]]:
+    """Decisions to be looked at together; an array alone, which may have as many attempts as all the others."""
+    others: list[_Decided] = []
+    for row, body in rows:
+        if body is not None and body.asked.array_inx:
+            yield [(row, body)]
+        else:
+            others.append((row, body))
+    yield others
+
+
 def _judge(  # noqa: PLR0917
     connection: Connection,
     cluster: str,
-    rows: Sequence[tuple[Row[Any], Body | None]],
+    rows: Sequence[_Decided],
     stages: Stages,
     counts: Counter[str],
     partition: str | None,

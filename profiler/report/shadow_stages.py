@@ -306,10 +306,12 @@ class _Sensitivity:
         ):
             self._count["curve"] += len(attempts)
         for one in attempts:
+            # What one that runs still comes to use is not known
+            ended = one.run is not None
             if changes.keys() & MEMORY:
-                self._weigh_memory(one, _memory(changes, one))
+                self._weigh_memory(one, _memory(changes, one) if ended else None)
             if changes.keys() & _CPUS:
-                self._weigh_cpus(one, _cpus(changes, body, one))
+                self._weigh_cpus(one, _cpus(changes, body, one) if ended else None)
 
     def _weigh_memory(self, one: Attempt, would: float | None) -> None:
         count = self._count
@@ -347,19 +349,20 @@ class _Sensitivity:
     def done(self) -> Stage:
         count = self._count
         helped, harmed = (count[f"memory_{name}"] + count[f"cpus_{name}"] for name in ("helped", "harmed"))
-        verdicts = [
-            _verdict(
-                count[f"{name}_less"] + count[f"{name}_more"],
-                LEAST_HELPED,
-                count[f"{name}_harmed"],
-                count[f"{name}_judged"],
-                at_risk=count[f"{name}_less"] > 0,
-            )
-            for name in ("memory", "cpus")
-            if count[f"{name}_less"] or count[f"{name}_more"]
-        ]
         verdict: Verdict = "open"
         why = "it would not have acted, or what it would have given is not known"
+        verdicts = []
+        for name, word in (("memory", "memory"), ("cpus", "CPUs")):
+            less, more = count[f"{name}_less"], count[f"{name}_more"]
+            if less or more:
+                told = _verdict(
+                    less + more,
+                    LEAST_HELPED,
+                    count[f"{name}_harmed"],
+                    count[f"{name}_judged"],
+                    at_risk=less > 0,
+                )
+                verdicts.append((told[0], f"{word}: {told[1]}"))
         bad = [one for one in verdicts if one[0] != "for"]
         if bad:
             verdict, why = min(bad)  # "against" before "open"
@@ -398,7 +401,7 @@ class _Sensitivity:
                     count["cpus_judged"],
                 ),
                 Figure(
-                    "not known what they had, or would have had",
+                    "run still, or what they had or would have had is not known",
                     count["memory_unknown"] + count["cpus_unknown"],
                 ),
             ),

@@ -50,6 +50,7 @@ class Asked(msgspec.Struct, frozen=True):
 
     partition: str | None = None
     num_tasks: int | None = None
+    array_inx: str | None = None
 
 
 class Body(msgspec.Struct):

@@ -160,7 +160,7 @@ def test_less_memory(world: World, store: Store) -> None:
     assert told(found.harm)["memory: peaked above what they would have had"] == (3, 80)
     assert told(found.benefit)["memory: left to others"] == (84 * 32.0, 84)
     assert (found.helped, found.harmed, found.known, found.verdict) == (0, 3, 80, "against")
-    assert found.why == "3 of 80 would have been harmed"
+    assert found.why == "memory: 3 of 80 would have been harmed"
     assert advice(page, None).stage is None
 
 
@@ -204,6 +204,7 @@ def test_cpus(world: World, lab: Store) -> None:
         seconds = 3600 * (3.6 if number < 2 else 3.5)
         world.run(by_task, facts={"tasks": 2}, notes=curve, cpu_seconds=seconds, run=3600.0)
     world.run(by_task, facts={})
+    world.run(by_task, facts={"tasks": 2}, ended=None, state="RUNNING", cpu_seconds=9e9)
     world.write(lab)
     found = stage_of(page_of(lab), "sensitivity")
     assert told(found.benefit) == {
@@ -211,12 +212,12 @@ def test_cpus(world: World, lab: Store) -> None:
         "memory: left to others": (0, 0),
         "CPUs: kept all busy, and would have had more": (4, 10),
         "CPUs: left to others": (40.0, 10),
-        "CPUs: by a measured curve, the others by a GPU's share": (10, 21),
+        "CPUs: by a measured curve, the others by a GPU's share": (10, 22),
     }
     assert told(found.harm) == {
         "memory: peaked above what they would have had": (0, 0),
         "CPUs: used what they would have had, and more": (2, 10),
-        "not known what they had, or would have had": (1, None),
+        "run still, or what they had or would have had is not known": (2, None),
     }
     assert found.verdict == "against"
 
@@ -382,7 +383,8 @@ def test_deterministic_failures_that_were_repeated(world: World, lab: Store) -> 
 
 def test_tasks_of_an_array_that_were_tried_again_together_are_one_run(world: World, lab: Store) -> None:
     script = {"sha256": "a" * 64, "bytes": 1}
-    leader = world.run(script=script, reason="node_failure", followed="mode", array_job_id=1)
+    asked = {"partition": "gpu", "array_inx": "0-3"}
+    leader = world.run(script=script, reason="node_failure", followed="mode", array_job_id=1, asked=asked)
     for task in range(3):
         values: dict[str, Any] = {
             "number": 100 + task,
