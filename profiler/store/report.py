@@ -25,6 +25,7 @@ from sqlalchemy import (
     bindparam,
     case,
     cast,
+    exists,
     func,
     literal,
     not_,
@@ -37,7 +38,7 @@ from sqlalchemy import (
 from profiler.answers import Advice, Figure, Report, ReportOutcome, ReportReason, ReportWait
 from profiler.store.early import SEEN, SMOKE
 from profiler.store.queries import STATE
-from profiler.store.schema import job, job_node, verdict
+from profiler.store.schema import finding, job, job_node, verdict
 
 __all__ = ["BOUNDS", "FAILED", "LONG_WAIT", "OUTCOMES", "SIZES", "UNKNOWN", "ReportQuery"]
 
@@ -138,6 +139,7 @@ def _work() -> Select[Any]:
     In steps, each behind OFFSET 0, which keeps a database from putting an expression wherever its value is used.
     """
     keys = _keys().subquery()
+    logs_read = and_(exists().where(finding.c.job == job.c.pk), not_(_has("unseen")))
     real = {name: cast(job.c[name], Double).label(name) for name in ("gpus", "cpus")}
     first = (
         select(
@@ -161,8 +163,8 @@ def _work() -> Select[Any]:
             job.c.facts_at,
             _no_less(job.c.started - func.coalesce(job.c.eligible, job.c.submitted)).label("wait"),
             _no_less(job.c.eligible - job.c.submitted).label("held"),
-            # A key of the verdict: in a text of somebody's its quotes would be escaped
-            verdict.c.body.like('%,"checkpoint":"%').label("saved"),
+            # Of those alone of which it is asked: bodies are long
+            case((and_(STATE.in_(OUTCOMES["timeout"]), logs_read), _has("checkpoint"))).label("saved"),
             and_(verdict.c.reason.in_(SEEN), not_(job.c.name.like(SMOKE))).label("early"),
         )
         .join_from(keys, job, job.c.pk == keys.c.pk)
@@ -204,6 +206,14 @@ def _work() -> Select[Any]:
         .subquery()
     )
     return select(fourth, (fourth.c.seen * fourth.c.use / 100).label("busy")).offset(0)
+
+
+def _has(key: str) -> ColumnElement[bool]:
+    """Whether the finding of a verdict has this key, which is left out when empty.
+
+    It is searched for in the text: in what a log says, which is in there too, quotes are escaped.
+    """
+    return verdict.c.body.like(f'%,"{key}":%')
 
 
 def _no_less(value: ColumnElement[Any]) -> ColumnElement[Any]:
@@ -311,9 +321,13 @@ def _ended_well(c: Any) -> ColumnElement[bool]:  # noqa: ANN401 - columns by the
 
 
 _HINTS: Final = (
-    # A job that told of a checkpoint goes on from there; what it did since is a part of it only
-    _Hint("no_checkpoint", lambda c: c.outcome == "timeout", lambda c: c.saved.is_not(True), "gpu_seconds"),
-    _Hint("smoke", lambda c: and_(c.is_failed, c.gpus > 0), lambda c: c.early, "gpu_seconds"),
+    _Hint("no_checkpoint", lambda c: c.saved.is_not(None), lambda c: not_(c.saved), "gpu_seconds"),
+    _Hint(
+        "smoke",
+        lambda c: and_(c.is_failed, c.gpus > 0, c.reason != UNKNOWN),
+        lambda c: c.early,
+        "gpu_seconds",
+    ),
     _Hint(
         "unused_gpus",
         lambda c: and_(not_(c.is_failed), c.gpus > 0, c.idle.is_not(None)),

@@ -18,7 +18,7 @@ from profiler.report import figures
 from profiler.report.frames import jobs
 from profiler.store import ReportQuery, Store, open_store
 from profiler.store.report import OUTCOMES
-from profiler.store.schema import job, job_node, verdict
+from profiler.store.schema import finding, job, job_node, verdict
 from tests.report.history import CLUSTER, SINCE, UNTIL, fill
 from tests.report.test_figures import DAYS, MONDAY, rows
 
@@ -35,7 +35,7 @@ Attempt = tuple[dict[str, Any], "str | None", str]
 
 
 def put(store: Store, *attempts: Attempt) -> None:
-    """Attempts, each with its reason and the body of its verdict."""
+    """Attempts, each with its reason and the body of its verdict, made of its logs unless that is empty."""
     with store.writing("test") as connection:
         for row, reason, body in attempts:
             told = {"pk": row["job_id"], "cluster": "lab", "restarts": 0, "uid": ADA, "user": "ada"} | row
@@ -48,6 +48,9 @@ def put(store: Store, *attempts: Attempt) -> None:
                 why = {"job": told["pk"], "cluster": "lab", "job_id": told["job_id"], "at": told["touched"]}
                 why |= {"reason": reason, "tier": "explicit", "source": "user", "body": body}
                 connection.execute(insert(verdict).values(why))
+            if body:
+                read = {"job": told["pk"], "node": "n1", "serial": 1, "at": told["touched"], "body": body}
+                connection.execute(insert(finding).values(read))
 
 
 def same(found: Report, frame: pd.DataFrame) -> None:
@@ -166,13 +169,16 @@ def late(**more: Any) -> Attempt:
 
 LATE = Advice("no_checkpoint", 1, 1, 1, 4 * HOUR)
 SAVED = '{"reason":"time_limit","evidence":[],"checkpoint":"/scratch/7.pt"}'
+UNREAD = '{"reason":"time_limit","unseen":["out.txt: no such file"]}'
 QUOTED = '{"reason":"time_limit","evidence":[{"text":"x,\\"checkpoint\\":\\"no"}]}'
 ADVICE: dict[str, tuple[Attempt, Advice | None]] = {
     "all is well": ((run(1), None, ""), None),
     "a limit": (late(), LATE),
     "a limit, saved": ((late()[0], "time_limit", SAVED), None),
     "a limit, a log that speaks of it": ((late()[0], "time_limit", QUOTED), LATE),
-    "a limit, without a verdict": ((late()[0], None, ""), LATE),
+    "a limit, without a verdict": ((late()[0], None, "{}"), None),
+    "a limit, and nobody read the log": ((late()[0], "time_limit", ""), None),
+    "a limit, and not all logs were read": ((late()[0], "time_limit", UNREAD), None),
     "an import": (
         (run(1, state="FAILED"), "import_error", "{}"),
         Advice("smoke", 1, 1, 1, 4 * HOUR, {"import_error": 1.0}),
