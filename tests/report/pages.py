@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -56,10 +56,12 @@ def crowd(frame: pd.DataFrame, users: int) -> pd.DataFrame:
     return whole
 
 
-def made(frame: pd.DataFrame, split: Sequence[str] = tuple(BY)) -> tuple[str, dict[str, Table]]:
+def made(
+    frame: pd.DataFrame, split: Sequence[str] = tuple(BY), until: float = UNTIL
+) -> tuple[str, dict[str, Table]]:
     """The page, and the tables that it is made of."""
-    tables = audit(frame, since=SINCE, until=UNTIL, split=split)
-    return page(ABOUT, tables), {table.name: table for table in tables}
+    tables = audit(frame, since=SINCE, until=until, split=split)
+    return page(replace(ABOUT, until=until), tables), {table.name: table for table in tables}
 
 
 @dataclass
