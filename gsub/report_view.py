@@ -173,7 +173,7 @@ def _causes(found: Report) -> Sheet:
         (name, _hours(one.value), _share(one.value, whole), one.attempts, one.unknown)
         for name, one in figures
     )
-    columns = ("cause", "wait_hours", "wait_percent", "attempts", "unknown")
+    columns = ("cause", "wait_hours", "share_percent", "attempts", "unknown")
     waited = found.queued_seconds
     return Sheet("causes", "Waiting by cause", "", columns, rows, waited.attempts, waited.unknown)
 
@@ -183,9 +183,9 @@ def _now(queue: Queue) -> Sheet:
     for cause in dict.fromkeys(name for name, _, _ in queue.jobs):
         gpus = [number for name, number, _ in queue.jobs if name == cause]
         waits = [seconds for name, _, seconds in queue.jobs if name == cause]
-        held = sum(number for number in gpus if number is not None)
+        known = [number for number in gpus if number is not None]
         longest = max((seconds for seconds in waits if seconds is not None), default=None)
-        rows.append((cause, held, longest, len(gpus), gpus.count(None)))
+        rows.append((cause, sum(known) if known else None, longest, len(gpus), gpus.count(None)))
     rows.sort(key=lambda row: -row[3])
     columns = ("cause", "gpus_asked", "wait_s_max", "jobs", "unknown")
     note = "By the one reason that Slurm names of each job; of an array that waits, one job."
