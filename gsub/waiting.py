@@ -224,12 +224,12 @@ def _ahead(job: Job, queue: Sequence[Job]) -> list[str]:
 
 
 def cause(job: Job, nodes: Sequence[Node] = ()) -> str:
-    """What a pending job waits for: one of `slurm_plugins.service.keeper.queue.CAUSES`, by the reason that Slurm names.
+    """What a pending job waits for: one of `slurm_plugins.client.causes.CAUSES`, by the reason that Slurm names.
 
     Resources count as locality where as many GPUs as it asks for are free in its partition, and it cannot have them;
     without `nodes` that is not known.
     """
-    from slurm_plugins.service.keeper.queue import cause as by_reason
+    from slurm_plugins.client.causes import cause as by_reason
 
     found = by_reason(job)
     if found == "resources" and 0 < (job.gpu_count or 0) <= sum(_free_gpus(job, nodes)[0]):

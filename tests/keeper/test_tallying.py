@@ -16,11 +16,12 @@ from profiler.answers import Sign
 from profiler.store.facts import JobFacts
 from prolog_epilog.failures.taxonomy import REASONS
 from site_configs.site import parse_site
+from slurm_plugins.client.causes import CAUSES
 from slurm_plugins.client.resources import Tres
 from slurm_plugins.client.states import JobState, NodeState
 from slurm_plugins.client.values import Node
 from slurm_plugins.service.keeper.keeper import Keeper, Options
-from slurm_plugins.service.keeper.queue import CAUSES, Queue, queue_of
+from slurm_plugins.service.keeper.queue import Queue, queue_of
 from slurm_plugins.service.keeper.tallying import FRESH, SETTLED, Tallying
 from slurm_plugins.service.look import gpus_by_state
 from slurm_plugins.service.metrics import Counter, Gauges, Histogram, Registry
@@ -119,8 +120,8 @@ def test_what_ended_is_counted_once_and_when_it_is_settled(both: Door) -> None:
 def test_a_clock_that_is_set_back_counts_nothing_twice(door: Door) -> None:
     figures, store = Figures(door), door.storing.store
     store.take([started(1), ended(1)], T0)
-    one: dict[str, Any] = {"cluster": CLUSTER, "job_id": 1, "restarts": 0, "state": "COMPLETED", "gpus": 1, "final": True}
-    facts = JobFacts(**one, started=T0, ended=T0 + 60)
+    one: dict[str, Any] = {"cluster": CLUSTER, "job_id": 1, "restarts": 0, "state": "COMPLETED", "final": True}
+    facts = JobFacts(**one, gpus=1, started=T0, ended=T0 + 60)
     store.enrich([facts], T0)
     for now in (T0 + 1000, T0 - DAY, T0 + 1000, T0 + 2000):
         figures.now = now

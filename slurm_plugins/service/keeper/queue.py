@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 import msgspec
 from ClusterShell.RangeSet import RangeSet, RangeSetException
 
+from slurm_plugins.client.causes import CAUSES, cause
 from slurm_plugins.client.states import JobState
 from slurm_plugins.client.values import Job
 
-__all__ = ["CAUSES", "Queue", "cause", "queue_of"]
-
-CAUSES: Final = ("priority", "resources", "locality", "limits", "user", "other")
-"""What jobs wait for: jobs that come before; GPUs, CPUs, memory; few switches; limits of an account, a QOS; something
-of their user's (a dependency, a begin time, a hold); anything else.
-"""
-_OF_USER: Final = ("Dependency", "BeginTime", "JobHeld", "JobArrayTaskLimit")
-_LIMITS: Final = ("QOS", "Assoc", "MaxMemPerLimit", "AccountingPolicy")
+__all__ = ["Queue", "queue_of"]
 
 
 class Queue(msgspec.Struct, frozen=True):
@@ -41,18 +34,6 @@ def queue_of(jobs: Iterable[Job]) -> Queue:
             pending[cause(job)] += tasks
             wanted[cause(job)] += tasks * (job.gpu_count or 0)
     return Queue(running, pending, wanted)
-
-
-def cause(job: Job) -> str:
-    """Which of CAUSES a pending job waits for, by the one reason that Slurm names."""
-    reason = job.reason or ""
-    if job.held or reason.startswith(_OF_USER):
-        return "user"
-    if reason.startswith(_LIMITS):
-        return "limits"
-    if reason.startswith("Resources"):
-        return "locality" if job.switches else "resources"
-    return "priority" if reason.startswith("Priority") else "other"
 
 
 def _tasks(listed: str | None) -> int:

@@ -102,7 +102,7 @@ class Tallying:
             ["reason"],
         )
         # From 0 on: of a counter that is there with its first count, Prometheus sees no increase
-        for outcome in OUTCOMES:
+        for outcome in OUTCOMES.keys() - {"running"}:
             self._attempts.add(outcome, by=0)
             self._hours.add(outcome, by=0)
         for reason in (*REASONS, NEVER_USED):

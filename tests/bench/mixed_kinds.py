@@ -1,8 +1,8 @@
 """A day of a center in a minute and a half: jobs of all outcomes, really run, and a ledger of what they really were.
 
-The ledger never asks Slurm, an agent or the store: each attempt stamps its own begin and end, when it put load on its
-GPUs and when it took it off, by the clock of the machine that all nodes share. Which way it had to end, and why, is
-in the table DAY.
+The ledger never asks gsub: each attempt stamps its own begin and end, when it put load on its GPUs and when it took it
+off, by the clock of the machine that all nodes share. Which way it had to end, and why, is in the table DAY. For how
+long Slurm charged it, in whole seconds, is sacct's word, which has to fit the stamps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ STATUS = {"completed": "passed", "cancelled": "killed"}
 FAILED = ("failed", "timeout", "preempted")
 EDGES = (0, 1, 4, 8, 16)
 LAG = 4.0
-"""Seconds that Slurm may have a GPU for longer than the job's own clock says: hooks before it, whole seconds after."""
+"""Seconds that Slurm may charge beyond the job's own clock, hooks among them; it may lose one to whole seconds."""
+EXACT, NEAR = 0.002, 0.1
+"""Shares by which hours may be off, and by which utilisation may: an agent looks every two seconds."""
 STAMP = """
 export DAY="$PWD/day/${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}-$SLURM_ARRAY_TASK_ID"
 stamp() { echo "$1 $EPOCHREALTIME" >> "$DAY"; }
@@ -45,8 +47,7 @@ stamp("unloaded")
 @dataclass(frozen=True)
 class Kind:
     """`times` jobs (of an array: its tasks) that are alike. `load` is the per cent that they put on each of their GPUs
-    for `seconds`, 0 for none; then runs `program`. `before`: how the attempt ended
-    that another one followed.
+    for `seconds`, 0 for none; then runs `program`. `before`: how the attempt ended that another one followed.
     """
 
     name: str
@@ -121,24 +122,26 @@ DAY = (
     Kind("small", 10, 1, 30, 4.0, user=1, account="phys"),
     Kind("idle", 10, 1, 0, 4.0, user=1),
     Kind("idle-wide", 2, 4, 0, 4.0, account="phys"),
-    Kind("sweep", 16, 1, 50, 3.0, array=True, program=TASKS, user=1),
+    Kind("sweep", 16, 1, 50, 4.0, array=True, program=TASKS, user=1),
     Kind("cpu", 14, 0, 0, 1.0),
     Kind("cpu-fails", 4, 0, 0, 1.0, "failed", "semantic_error", python("{}['epochs']\n"), user=1),
     Kind("import", 4, 1, 0, 0.5, "failed", "import_error", python("import surely_not_installed\n")),
     Kind("file", 4, 2, 0, 0.5, "failed", "missing_input", python("open('train/part-3.csv')\n"), user=1),
     Kind("gpu-oom", 5, 1, 95, 4.0, "failed", "gpu_oom", python(OOM), account="phys"),
-    Kind("segfault", 4, 1, 80, 3.0, "failed", "invalid_memory_access", python("import ctypes\nctypes.string_at(8)\n")),
+    Kind("segfault", 4, 1, 80, 4.0, "failed", "invalid_memory_access", python("import ctypes\nctypes.string_at(8)\n")),
     Kind("memory", 4, 1, 0, 0.5, "failed", "cpu_oom", "ulimit -v 600000\n" + python("bytearray(4 << 30)\n"), user=1),
     Kind("syntax", 4, 4, 0, 0.5, "failed", "syntax_error", BROKEN),
-    Kind("abort", 3, 1, 70, 3.0, "failed", "core_dump", python("import os\nos.abort()\n")),
-    Kind("shapes", 2, 8, 60, 3.0, "failed", "semantic_error", python("raise ValueError('shapes (3,) and (4,)')\n")),
+    Kind("abort", 3, 1, 70, 4.0, "failed", "core_dump", python("import os\nos.abort()\n")),
+    Kind("shapes", 2, 8, 60, 5.0, "failed", "semantic_error", python("raise ValueError('shapes (3,) and (4,)')\n")),
     Kind("denied", 3, 1, 0, 0.5, "failed", "permission_error", python("open('/etc/shadow')\n"), user=1),
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """What really was: seconds by the job's own clock, `busy_s` times GPUs (a GPU at 50 % for 2 s is busy for 1 s)."""
+    """What really was: `run_s` and `busy_s` by the job's own clock, `busy_s` over its GPUs (one at 50 % for 2 s is busy
+    for 1 s), and `held_s` by Slurm's books.
+    """
 
     kind: Kind
     job: int
@@ -147,6 +150,7 @@ class Attempt:
     user: str
     run_s: float
     busy_s: float
+    held_s: float
 
     @property
     def size(self) -> str:
@@ -164,12 +168,16 @@ class Attempt:
         return self.kind.load == 0
 
 
-def read(folder: Path, jobs: Mapping[int, tuple[Kind, str]]) -> list[Attempt]:
+Held = Mapping[tuple[int, int], float]
+"""For how many seconds Slurm charged each attempt, by the job's id and its restarts."""
+
+
+def read(folder: Path, jobs: Mapping[int, tuple[Kind, str]], held: Held) -> list[Attempt]:
     """The ledger, out of what jobs stamped. `jobs`: kind and user by the id that sbatch told."""
-    return [_attempt(path, jobs) for path in sorted(folder.iterdir())]
+    return [_attempt(path, jobs, held) for path in sorted(folder.iterdir())]
 
 
-def _attempt(path: Path, jobs: Mapping[int, tuple[Kind, str]]) -> Attempt:
+def _attempt(path: Path, jobs: Mapping[int, tuple[Kind, str]], held: Held) -> Attempt:
     told, job, restarts, task = path.name.split("-")
     kind, user = jobs[int(told)]
     stamps: dict[str, list[float]] = {"began": [], "loaded": [], "unloaded": [], "ended": []}
@@ -187,7 +195,7 @@ def _attempt(path: Path, jobs: Mapping[int, tuple[Kind, str]]) -> Attempt:
     elif task and int(task) in BAD_TASKS:
         outcome, reason = "failed", "semantic_error"
     busy = percent / 100 * (sum(off) - sum(stamps["loaded"]))
-    return Attempt(kind, int(job), outcome, reason, user, ended - began, busy)
+    return Attempt(kind, int(job), outcome, reason, user, ended - began, busy, held[int(job), int(restarts)])
 
 
 # --- the tables as they have to be ----------------------------------------------------------------------------------
@@ -243,14 +251,14 @@ def cells(ledger: Sequence[Attempt]) -> Cells:
         for status, those in groups(some, lambda one: STATUS.get(one.outcome, "unsuccessful")):
             put("utilisation", size, **{f"{status}_percent": use(those), f"{status}_attempts": count(those)})
     for reason, some in groups(failed, lambda one: one.reason):
-        middle = sorted(one.run_s for one in some)[(len(some) - 1) // 2]
+        middle = sorted(one.held_s for one in some)[(len(some) - 1) // 2]
         sizes = [
             (f"gpus_{name}", low, high) for name, low, high in (("1", 1, 1), ("2_4", 2, 4), ("over_4", 5, 99))
         ]
         put(
             "failures", reason,
             jobs=count({one.job for one in some}), users=count({one.user for one in some}), attempts=count(some),
-            run_s_p50=(middle - 1, middle + LAG), gpu_hours=hours(some), unknown=(0, 0),
+            run_s_p50=(middle, middle), gpu_hours=hours(some), unknown=(0, 0),
             **{name: count([one for one in some if low <= one.kind.gpus <= high]) for name, low, high in sizes},
         )  # fmt: skip
         if any(one.kind.gpus for one in some):
@@ -290,11 +298,12 @@ def count(some: Sequence[Attempt] | set[int] | set[str]) -> tuple[float, float]:
 
 def hours(some: Sequence[Attempt]) -> tuple[float, float]:
     """Their GPU-hours."""
-    return tuple(sum(one.kind.gpus * (one.run_s + lag) for one in some) / 3600 for lag in (-1.0, LAG))  # type: ignore[return-value]
+    held = sum(one.kind.gpus * one.held_s for one in some) / 3600
+    return (held * (1 - EXACT), held * (1 + EXACT))
 
 
 def use(some: Sequence[Attempt]) -> tuple[float, float]:
     """Their utilisation in per cent."""
-    low, high = hours(some)
-    busy = sum(one.busy_s for one in some) / 3600
-    return (100 * busy / high - 1, min(100.0, 100 * busy / low + 1))
+    held = sum(one.kind.gpus * one.held_s for one in some)
+    percent = 100 * sum(one.busy_s for one in some) / held if held else 0.0
+    return (percent * (1 - NEAR) - 0.5, percent * (1 + NEAR) + 0.5)

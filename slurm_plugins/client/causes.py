@@ -1,0 +1,28 @@
+"""What a pending job waits for, in a few classes, by the one reason that Slurm names. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .values import Job
+
+__all__ = ["CAUSES", "cause"]
+
+CAUSES: Final = ("priority", "resources", "locality", "limits", "user", "other")
+"""What jobs wait for: jobs that come before; GPUs, CPUs, memory; few switches; limits of an account, a QOS; something
+of their user's (a dependency, a begin time, a hold); anything else.
+"""
+_OF_USER: Final = ("Dependency", "BeginTime", "JobHeld", "JobArrayTaskLimit")
+_LIMITS: Final = ("QOS", "Assoc", "MaxMemPerLimit", "AccountingPolicy")
+
+
+def cause(job: Job) -> str:
+    """Which of CAUSES a pending job waits for."""
+    reason = job.reason or ""
+    if job.held or reason.startswith(_OF_USER):
+        return "user"
+    if reason.startswith(_LIMITS):
+        return "limits"
+    if reason.startswith("Resources"):
+        return "locality" if job.switches else "resources"
+    return "priority" if reason.startswith("Priority") else "other"
