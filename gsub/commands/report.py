@@ -6,7 +6,7 @@ import os
 import pwd
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from gsub.report_view import Queue
 
 __all__ = ["report"]
+
+_SECONDS: Final = 30.0
+"""A year of a busy user that the service has not in memory takes a while; then it gives up by itself."""
 
 
 @click.command()
@@ -46,7 +49,7 @@ def report(since: str, until: str | None, as_json: bool, csv: Path | None) -> No
     from gsub.report_view import as_csv, facts, lines
     from gsub.service import records
 
-    found = records().report(begin, end)
+    found = records(timeout=_SECONDS).report(begin, end)
     # What waits is of now, not of some week of last year
     queue, trouble = _queue() if until is None else (None, "")
     if as_json:
