@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import event as calls_of
 
 from profiler.answers import Sign
+from profiler.store.ended import ended as what_ended
 from profiler.store.facts import JobFacts
 from prolog_epilog.failures.taxonomy import REASONS
 from site_configs.site import parse_site
@@ -117,10 +119,29 @@ def test_what_ended_is_counted_once_and_when_it_is_settled(both: Door) -> None:
     assert {key[1] for key in told if key[0] == "gsub_failures_total"} == {*REASONS}, "from 0 on"
 
 
+def test_an_index_finds_what_ended(door: Door) -> None:
+    store, asked = door.storing.store, list[tuple[str, Any]]()
+    calls_of.listen(
+        store.engines.reader, "before_cursor_execute", lambda *call: asked.append((call[2], call[3]))
+    )
+    what_ended(store, CLUSTER, T0, T0 + 60)
+    with store.reading("test") as connection:
+        (statement, values) = next(one for one in asked if one[0].startswith("SELECT"))
+        plan = [row[3] for row in connection.exec_driver_sql("EXPLAIN QUERY PLAN " + statement, values)]
+    assert any("INDEX ix_job_ended (cluster=? AND ended>? AND ended<?)" in step for step in plan), plan
+    assert not any(step.startswith("SCAN") for step in plan), plan
+
+
 def test_a_clock_that_is_set_back_counts_nothing_twice(door: Door) -> None:
     figures, store = Figures(door), door.storing.store
     store.take([started(1), ended(1)], T0)
-    one: dict[str, Any] = {"cluster": CLUSTER, "job_id": 1, "restarts": 0, "state": "COMPLETED", "final": True}
+    one: dict[str, Any] = {
+        "cluster": CLUSTER,
+        "job_id": 1,
+        "restarts": 0,
+        "state": "COMPLETED",
+        "final": True,
+    }
     facts = JobFacts(**one, gpus=1, started=T0, ended=T0 + 60)
     store.enrich([facts], T0)
     for now in (T0 + 1000, T0 - DAY, T0 + 1000, T0 + 2000):
