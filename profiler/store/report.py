@@ -133,10 +133,11 @@ def _keys() -> Select[Any]:
     return select(every.c.pk)
 
 
-def _work() -> Select[Any]:
-    """A row for each attempt, with what sums are made of; NULL is "not known".
+def _attempts() -> Select[Any]:
+    """A row for each attempt: what is known of it, how it ended, its run and its waits; NULL is "not known".
 
-    In steps, each behind OFFSET 0, which keeps a database from putting an expression wherever its value is used.
+    In steps, as `_work`, each behind OFFSET 0: that keeps a database from putting an expression wherever its value is
+    used.
     """
     keys = _keys().subquery()
     logs_read = and_(exists().where(finding.c.job == job.c.pk), not_(_has("unseen")))
@@ -174,13 +175,26 @@ def _work() -> Select[Any]:
     )
     said = case((and_(first.c.outcome == "running", first.c.facts_at > first.c.touched), first.c.facts_at))
     end = func.coalesce(first.c.ended, said, first.c.touched)
-    second = select(first, _no_less(end - first.c.started).label("run")).offset(0).subquery()
+    return select(
+        first,
+        _no_less(end - first.c.started).label("run"),
+        first.c.outcome.in_(FAILED).label("is_failed"),
+        case(
+            *((first.c.gpus <= most, size) for most, size in zip(BOUNDS, SIZES, strict=False)),
+            (first.c.gpus.is_not(None), SIZES[-1]),
+            else_=UNKNOWN,
+        ).label("size"),
+    ).offset(0)
+
+
+def _work() -> Select[Any]:
+    """The same with what sums are made of."""
+    second = _attempts().subquery()
     stop = second.c.started + second.c.run
     low = case((second.c.started > _SINCE, second.c.started), else_=_SINCE)
     inside = _no_less(case((stop < _UNTIL, stop), (stop >= _UNTIL, _UNTIL)) - low)
     third = select(second, (second.c.gpus * inside).label("gpu_seconds")).offset(0).subquery()
     gpus, held = third.c.gpus, third.c.gpu_seconds
-    failed = third.c.outcome.in_(FAILED)
     unused = case(
         (gpus == 0, 0.0),
         (third.c.known < gpus, null()),
@@ -191,16 +205,10 @@ def _work() -> Select[Any]:
     fourth = (
         select(
             third,
-            failed.label("is_failed"),
-            case(
-                *((gpus <= most, size) for most, size in zip(BOUNDS, SIZES, strict=False)),
-                (gpus.is_not(None), SIZES[-1]),
-                else_=UNKNOWN,
-            ).label("size"),
             case((and_(gpus > 0, third.c.use.is_not(None)), held * share)).label("seen"),
             unused.label("idle"),
-            case((failed, held), else_=0.0).label("failed"),
-            case((failed, held), else_=unused).label("wasted"),
+            case((third.c.is_failed, held), else_=0.0).label("failed"),
+            case((third.c.is_failed, held), else_=unused).label("wasted"),
         )
         .offset(0)
         .subquery()
@@ -244,7 +252,7 @@ def _ranked() -> Select[Any]:
 
     Waits by size and of all; run times until the failure by reason.
     """
-    work = _work().cte()
+    work = _attempts().cte()
     kinds = [
         select(literal("wait").label("kind"), work.c.size.label("key"), work.c.wait.label("value")),
         select(literal("wait"), literal("all"), work.c.wait),
