@@ -287,6 +287,7 @@ def _names(hosts: str) -> tuple[str, ...]:
 
 class _Sensitivity:
     """Memory. Helped: ran out of memory with less than it would have had. Harmed: peaked above what it would have had.
+    What is left to others counts where enough are known to tell that it harms none.
 
     CPUs. Helped: kept BUSY of its CPUs busy, and would have had more. Harmed: had more than it would have had, and kept
     BUSY of what it would have had busy, or more.
@@ -368,6 +369,11 @@ class _Sensitivity:
             verdict, why = min(bad)  # "against" before "open"
         elif verdicts:
             verdict, why = _verdict(1, helped, 0, 0, at_risk=False)
+            if verdict != "for" and count["memory_less"] + count["cpus_less"]:
+                verdict, why = (
+                    "for",
+                    "it would have left to others what these never used, and harmed none that is known",
+                )
         return Stage(
             name="sensitivity",
             **self._happened.row(),

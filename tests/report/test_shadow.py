@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -126,13 +127,22 @@ def world() -> World:
     return World()
 
 
-@pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Store]:
-    """An empty SQLite store: what hangs on the database is tried on both once."""
-    made = open_store(f"sqlite:///{tmp_path}/store.db")
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty store to be copied."""
+    path = tmp_path_factory.mktemp("empty") / "store.db"
+    made = open_store(f"sqlite:///{path}")
     made.migrate()
-    yield made
     made.close()
+    return path
+
+
+@pytest.fixture
+def lab(empty: Path, tmp_path: Path) -> Iterator[Store]:
+    """An empty SQLite store: what hangs on the database is tried on both by a few."""
+    found = open_store(f"sqlite:///{shutil.copy(empty, tmp_path)}")
+    yield found
+    found.close()
 
 
 # --- by hand --------------------------------------------------------------------------------------------------------
@@ -178,6 +188,14 @@ def test_memory_that_harms_none_is_recommended(world: World, lab: Store) -> None
     line = advice(page, None)
     assert (line.stage, line.table, line.line) == ("sensitivity", "policy", 'mode = "enforce"')
     assert line.command == "gsub admin mode enforce" and line.first == ()
+
+
+def test_what_is_left_to_others_speaks_for_it_once_enough_are_known(world: World, lab: Store) -> None:
+    for _ in range(73):
+        world.run(MEMORY)
+    world.write(lab)
+    found = stage_of(page_of(lab), "sensitivity")
+    assert (found.verdict, found.helped, found.sure) == ("for", 0, 0.0) and "left to others" in found.why
 
 
 def test_too_few_are_no_evidence(world: World, lab: Store) -> None:
@@ -355,6 +373,28 @@ def test_resubmission(world: World, store: Store) -> None:
     assert (found.helped, found.harmed, found.known, found.enforced) == (25, 5, 30, 1)
     assert found.verdict == "for" and page.overview.failures == 68
     assert advice(page, None).stage == "resubmission"
+
+
+def test_nineteen_next_runs_tell_nothing(world: World, lab: Store) -> None:
+    again(world, 19, 19)
+    world.write(lab)
+    page = page_of(lab)
+    found = stage_of(page, "resubmission")
+    assert (found.known, found.verdict) == (19, "open") and advice(page, None).stage is None
+    assert found.benefit[0].low is None
+
+
+def test_what_is_no_next_run(world: World, lab: Store) -> None:
+    script = {"sha256": "a" * 64, "bytes": 1}
+    number = world.run(script=script, reason="node_failure", followed="mode")
+    world.run(number=number, restarts=1, uid=7, at=T0 + 9000, decided=False)  # another user's job
+    world.run(script=script, at=T0 + 3700 + 2 * DAY)  # another day's
+    world.run(script={"sha256": "b" * 64}, at=T0 + 9000)  # another script
+    failed = {"sha256": "c" * 64, "bytes": 1}
+    world.run(script=failed, reason="node_failure", followed="mode")
+    world.run(script=failed, at=T0 + 9000, uid=7)  # its number is another user's
+    world.write(lab)
+    assert stage_of(page_of(lab), "resubmission").known == 0
 
 
 def test_resubmission_in_vain_is_held_back(world: World, lab: Store) -> None:
@@ -555,11 +595,10 @@ def test_what_can_be_held_back() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_order_of_rows_shows_nowhere(tmp_path: Path, seed: int) -> None:
+def test_the_order_of_rows_shows_nowhere(empty: Path, tmp_path: Path, seed: int) -> None:
     pages: list[Shadow] = []
     for order in (None, random.Random(seed)):
-        store = open_store(f"sqlite:///{tmp_path}/{len(pages)}.db")
-        store.migrate()
+        store = open_store(f"sqlite:///{shutil.copy(empty, tmp_path / str(seed + len(pages)))}")
         recommended().write(store, order)
         pages.append(page_of(store))
         store.close()
@@ -603,7 +642,7 @@ def test_what_would_have_harmed_is_never_turned_on(
     harmed = starved + slowed > 0
     assert not (harmed or refused) or line.stage is None
     if line.stage is not None:
-        assert line.stage == "sensitivity" and raised >= 5 and (lowered == 0 or lowered >= 73)
+        assert line.stage == "sensitivity" and (lowered >= 73 or (raised >= 5 and not lowered))
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
