@@ -19,10 +19,12 @@ from tests.failures.real import python
 STATUS = {"completed": "passed", "cancelled": "killed"}
 FAILED = ("failed", "timeout", "preempted")
 EDGES = (0, 1, 4, 8, 16)
-LAG = 4.0
-"""Seconds that Slurm may charge beyond the job's own clock, hooks among them; it may lose one to whole seconds."""
-EXACT, NEAR = 0.002, 0.1
-"""Shares by which hours may be off, and by which utilisation may: an agent looks every two seconds."""
+LAG = 10.0
+"""Seconds that a busy machine may need for hooks, which Slurm charges; it may lose one second to whole ones."""
+EXACT, NEAR, EDGE = 0.002, 0.05, 0.6
+"""Shares by which hours may be off, and utilisation; and seconds of a load that an agent, which looks every
+two seconds, may miss or add where that comes and goes.
+"""
 STAMP = """
 export DAY="$PWD/day/${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}-$SLURM_ARRAY_TASK_ID"
 stamp() { echo "$1 $EPOCHREALTIME" >> "$DAY"; }
@@ -305,5 +307,6 @@ def hours(some: Sequence[Attempt]) -> tuple[float, float]:
 def use(some: Sequence[Attempt]) -> tuple[float, float]:
     """Their utilisation in per cent."""
     held = sum(one.kind.gpus * one.held_s for one in some)
-    percent = 100 * sum(one.busy_s for one in some) / held if held else 0.0
-    return (percent * (1 - NEAR) - 0.5, percent * (1 + NEAR) + 0.5)
+    busy = sum(one.busy_s for one in some)
+    slack = NEAR * busy + EDGE * sum(one.kind.gpus * one.kind.load / 100 for one in some)
+    return (100 * (busy - slack) / held, 100 * (busy + slack) / held)
