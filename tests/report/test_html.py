@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -165,17 +167,17 @@ def test_pseudonyms_are_said(frame: pd.DataFrame) -> None:
     assert "have pseudonyms" in page(about, tables) and "have pseudonyms" not in page(ABOUT, tables)
 
 
-def unknown_use(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame.assign(utilisation_mean=np.nan, use_known=False, gpus_known=0, gpus_idle=pd.NA)
+def unknown_use(frame: pd.DataFrame) -> Any:
+    idle = pd.array([None] * len(frame), "Int32")
+    return frame.assign(utilisation_mean=np.nan, use_known=False, gpus_known=0, gpus_idle=idle)
 
 
-def unknown_starts(frame: pd.DataFrame) -> pd.DataFrame:
-    some = frame.assign(started=pd.NaT, wait_s=np.nan, run_s=np.nan, gpu_hours=np.nan, run_known=False)
-    some["started"] = pd.Series(pd.DatetimeIndex([pd.NaT] * len(some), tz="UTC"), index=some.index)
-    return some
+def unknown_starts(frame: pd.DataFrame) -> Any:
+    never = pd.DatetimeIndex([None] * len(frame), tz="UTC")
+    return frame.assign(started=never, wait_s=np.nan, run_s=np.nan, gpu_hours=np.nan, run_known=False)
 
 
-CASES = {
+CASES: dict[str, Callable[[pd.DataFrame], Any]] = {
     "one attempt": lambda frame: frame.head(1),
     "no GPUs": lambda frame: frame.assign(gpus=0, gpu_hours=0.0, utilisation_mean=np.nan),
     "unknown sizes": lambda frame: frame.assign(
