@@ -16,6 +16,7 @@ from typing import Any, Final
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
+    CompoundSelect,
     Connection,
     Double,
     RowMapping,
@@ -93,7 +94,7 @@ def report(connection: Connection, query: ReportQuery) -> Report:
         since=query.since,
         until=query.until,
         attempts=_count(groups, "attempts"),
-        jobs=connection.execute(_jobs(), values).scalar() or 0,
+        jobs=int(spans["jobs", ""][5]),
         gpu_seconds=_figure(gpu, "gpu_seconds"),
         utilisation=Figure(share, seen.attempts, seen.unknown),
         idle_gpu_seconds=_figure(gpu, "idle"),
@@ -247,10 +248,10 @@ def _sums() -> Select[Any]:
 
 
 @cache
-def _ranked() -> Select[Any]:
+def _ranked() -> CompoundSelect[Any]:
     """Values that there were, the lower one of two, at 5 and 9 tenths: by kind and key, with place and last place.
 
-    Waits by size and of all; run times until the failure by reason.
+    Waits by size and of all; run times until the failure by reason. And how many jobs there were, of kind "jobs".
     """
     work = _attempts().cte()
     kinds = [
@@ -273,7 +274,10 @@ def _ranked() -> Select[Any]:
     place, last = ranked.c.place, ranked.c.last
     # By whole numbers: no share of a tenth is a binary fraction
     wanted = [and_(10 * place <= tenths * last, 10 * (place + 1) > tenths * last) for tenths in (5, 9)]
-    return select(ranked).where(or_(*wanted))
+    # Each job counts once, however often it was tried
+    jobs = cast(func.count(work.c.job_id.distinct()), Double)
+    counted = select(literal("jobs"), literal(""), jobs, literal(0), literal(0))
+    return union_all(select(ranked).where(or_(*wanted)), counted)
 
 
 def _quantiles(connection: Connection, values: Mapping[str, Any]) -> dict[tuple[str, str], dict[int, float]]:
@@ -284,13 +288,6 @@ def _quantiles(connection: Connection, values: Mapping[str, Any]) -> dict[tuple[
             if at == tenths * end // 10:
                 found.setdefault((kind, key), {})[tenths] = value
     return found
-
-
-@cache
-def _jobs() -> Select[Any]:
-    """How many jobs there were: each counts once, however often it was tried."""
-    keys = _keys().subquery()
-    return select(func.count(job.c.job_id.distinct())).join_from(keys, job, job.c.pk == keys.c.pk)
 
 
 # --- what would have helped -----------------------------------------------------------------------------------------

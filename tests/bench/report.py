@@ -24,7 +24,7 @@ from pathlib import Path
 
 from sqlalchemy import update
 
-from profiler.store import open_store
+from profiler.store import ReportQuery, open_store
 from profiler.store.schema import job, verdict
 from tests.cli.service import keeper
 from tests.report import history
@@ -87,13 +87,26 @@ def filled(kind: str, asked: argparse.Namespace, folder: Path) -> Iterator[str]:
         server.stop("immediate")
 
 
-def seconds(argv: Sequence[str]) -> tuple[float, str]:
-    """How long a program takes, and what it prints; "" where it fails."""
-    begun = time.perf_counter()
+def seconds(argv: Sequence[str]) -> tuple[float, float, str]:
+    """How long a program takes, its seconds of CPU, and what it prints; "" where it fails."""
+    before, begun = os.times(), time.perf_counter()
     done = subprocess.run(argv, capture_output=True, text=True)
-    took = time.perf_counter() - begun
+    took, after = time.perf_counter() - begun, os.times()
+    used = after.children_user + after.children_system - before.children_user - before.children_system
     print(done.stderr, end="", file=sys.stderr, flush=True)
-    return took, "" if done.returncode else done.stdout
+    return took, used, "" if done.returncode else done.stdout
+
+
+def summed_up(url: str) -> float:
+    """Seconds of CPU that the sums take whoever works them out, once they are prepared."""
+    store = open_store(url, read_only=True)
+    asked = ReportQuery(cluster=CLUSTER, uid=os.getuid(), since=history.SINCE, until=history.UNTIL)
+    for _ in range(3):
+        begun = time.process_time()
+        store.report(asked)
+        used = time.process_time() - begun
+    store.close()
+    return used
 
 
 def forget(file: Path) -> None:
@@ -117,22 +130,24 @@ def measure(kind: str, url: str, rounds: int, folder: Path) -> None:
         }
         if kind == "sqlite":
             forget(Path(url.removeprefix("sqlite:///")))
-        cold, said = seconds(programs["report"])
+        cold, _, said = seconds(programs["report"])
         print(f"{kind}: the first report: {cold:.2f} s{'' if said else ', without an answer'}", flush=True)
         took: dict[str, list[float]] = {name: [] for name in programs}
+        cpu: dict[str, list[float]] = {name: [] for name in programs}
         for _ in range(rounds):
             for name, argv in programs.items():
-                span, said = seconds(argv)
+                span, used, said = seconds(argv)
                 assert said, f"{name}: no answer"
                 took[name].append(span)
-        print(f"{kind}: {seconds(programs['report'])[1].splitlines()[1]}", flush=True)
+                cpu[name].append(used)
+        print(f"{kind}: {seconds(programs['report'])[2].splitlines()[1]}", flush=True)
         base = statistics.median(took["report of nothing"])
         for name, spans in took.items():
             middle = statistics.median(spans)
-            print(
-                f"{kind}: {name}: median {middle:.2f} s, worst {max(spans):.2f} s, x{middle / base:.1f}",
-                flush=True,
-            )
+            times = f"median {middle:.2f} s, worst {max(spans):.2f} s, x{middle / base:.1f}"
+            print(f"{kind}: {name}: {times}; {min(cpu[name]):.2f} s of CPU here", flush=True)
+    if kind == "sqlite":
+        print(f"{kind}: the service's sums: {summed_up(url):.2f} s of CPU", flush=True)
 
 
 def main() -> int:
