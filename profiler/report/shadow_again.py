@@ -1,8 +1,8 @@
 """Resubmission in the shadow: failures that would have been tried again, and what the users' own next runs came to.
 
 The next run of a failure is the next attempt at the same job (Slurm or the user queued it again), else the first
-submission of the same script by the same user after its end. What several failures (tasks of an array) have as
-their next run counts once: it is one piece of evidence.
+submission of the same script by the same user after its end. What several failures for one reason (tasks of an array)
+have as their next run counts once: it is one piece of evidence.
 """
 
 from __future__ import annotations
@@ -121,27 +121,24 @@ class Again:
     def learn(self, runs: Iterable[LaterRun]) -> None:
         """What became of them."""
         by_number: dict[int, list[LaterRun]] = {}
+        attempts: dict[tuple[int, int, int | None], LaterRun] = {}
         for run in runs:
             by_number.setdefault(run.number, []).append(run)
+            attempts[run.job_id, run.restarts, run.uid] = run
         for failed in self._open:
-            own = [
-                run
-                for run in by_number.get(failed.number, ())
-                if run.job_id == failed.job_id
-                and run.restarts == failed.restarts + 1
-                and run.uid == failed.uid
-            ]
-            if own:
-                self._came[failed.followed][failed.job_id, failed.restarts] = _came(own, failed.reason)
-            elif failed.next is not None:
-                runs_of = [
+            came = self._came[failed.followed]
+            own = attempts.get((failed.job_id, failed.restarts + 1, failed.uid))
+            if own is not None:
+                came[failed.job_id, failed.restarts] = _came([own], failed.reason)
+                continue
+            key = (failed.uid, failed.script, failed.next, failed.reason)
+            if failed.next is not None and key not in came:
+                later = [
                     run
                     for run in by_number.get(failed.next, ())
                     if run.uid == failed.uid and (run.submitted is None or run.submitted >= failed.at - _NEAR)
                 ]
-                self._came[failed.followed][failed.uid, failed.script, failed.next] = _came(
-                    _last(runs_of), failed.reason
-                )
+                came[key] = _came(_last(later), failed.reason)
 
     def done(self) -> Stage:
         """The stage."""
