@@ -115,7 +115,9 @@ def _decisions(
     connection: Connection, cluster: str, since: float, until: float
 ) -> Iterator[Sequence[Row[Any]]]:
     """Decisions by their time, some at a time."""
-    columns = (decision.c[name] for name in ("at", "id", "uid", "enforced", "outcome", "job_id", "body"))
+    columns = (
+        decision.c[name] for name in ("at", "id", "uid", "mode", "enforced", "outcome", "job_id", "body")
+    )
     wanted = (
         select(*columns)
         # By the index of times: the primary key would give all of the cluster's
@@ -179,8 +181,10 @@ def _judge(  # noqa: PLR0917
         if partition not in (None, where):
             continue
         counts["decisions"] += 1
-        if row.enforced or body.opted_out:
-            counts["enforced" if row.enforced else "opted_out"] += 1
+        # A refusal that was carried out held no edits
+        done = row.enforced or (row.mode == "enforce" and body.reject is not None)
+        if done or body.opted_out:
+            counts["enforced" if done else "opted_out"] += 1
             continue
         counts["lost"] += row.outcome != "job"
         counts["attempts"] += len(own)

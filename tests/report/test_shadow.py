@@ -485,6 +485,8 @@ def test_smoke(world: World, lab: Store, others: int, verdict: str) -> None:
 
 def test_what_was_enforced_or_opted_out_tells_nothing(world: World, lab: Store) -> None:
     world.run(MEMORY, mode="enforce")
+    world.decide(mode="enforce", reject="no node has 16 GPUs")
+    world.rows["decision"][-1]["enforced"] = False
     world.decide(opted_out=True)
     world.run(MEMORY)
     world.rows["decision"][-1]["body"] = "{"
@@ -492,8 +494,8 @@ def test_what_was_enforced_or_opted_out_tells_nothing(world: World, lab: Store) 
     world.run(MEMORY, uid=7)  # another user's: not the job that was decided about
     world.write(lab)
     page = page_of(lab)
-    assert page.overview == Overview(decisions=4, enforced=1, opted_out=1, unread=1)
-    assert stage_of(page, "sensitivity").attempts == 0
+    assert page.overview == Overview(decisions=5, enforced=2, opted_out=1, unread=1)
+    assert stage_of(page, "sensitivity").attempts == stage_of(page, "limits").jobs == 0
 
 
 def test_numbers_of_jobs_that_come_again(world: World, lab: Store) -> None:
