@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from gsub.commands.admin.reasons import moment
+from gsub.commands.admin.reasons import window
 from gsub.errors import USAGE, UserError
 
 if TYPE_CHECKING:
@@ -39,13 +39,7 @@ def report(since: str, until: str | None, as_json: bool, csv: Path | None) -> No
     """
     if as_json and csv is not None:
         raise UserError("--json and --csv exclude each other", fix="give one of them", exit_code=USAGE)
-    now = time.time()
-    begin = moment(since, now, "--since")
-    end = now if until is None else min(now, moment(until, now, "--until"))
-    if begin >= end:
-        raise UserError(
-            "--since lies after --until, or in the future", fix="turn them round", exit_code=USAGE
-        )
+    begin, end = window(since, until)
     from gsub.report_view import as_csv, facts, lines
     from gsub.service import records
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from gsub.commands.admin.reasons import moment
+from gsub.commands.admin.reasons import window
 from gsub.commands.admin.store import cluster_of, of_store, opened, telling
 from gsub.errors import USAGE, UserError
 
@@ -80,13 +79,7 @@ def audit(  # noqa: PLR0917 - click gives them by their names
         raise UserError(
             "--json, --csv, --parquet and --html exclude each other", fix="give one of them", exit_code=USAGE
         )
-    now = time.time()
-    begin = moment(since, now, "--since")
-    end = now if until is None else min(now, moment(until, now, "--until"))
-    if begin >= end:
-        raise UserError(
-            "--since lies after --until, or in the future", fix="turn them round", exit_code=USAGE
-        )
+    begin, end = window(since, until)
     name = cluster_of(cluster)
     with opened(url, read_only=True) as store, telling():
         if parquet is not None:

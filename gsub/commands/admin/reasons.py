@@ -15,7 +15,7 @@ from gsub.errors import USAGE, UserError
 if TYPE_CHECKING:
     from profiler.answers import ReasonRow, Reasons
 
-__all__ = ["moment", "reasons", "table"]
+__all__ = ["moment", "reasons", "table", "window"]
 
 HEADS: Final = ("REASON", "GPU-HOURS", "SHARE", "ATTEMPTS", "JOBS", "USERS", "MEDIAN", "MENDED BY")
 _LEFT: Final = frozenset({"REASON", "MENDED BY"})
@@ -41,13 +41,7 @@ def reasons(since: str, until: str | None, account: str | None, user: str | None
     """
     from gsub.service import records
 
-    now = time.time()
-    span = {
-        "since": moment(since, now, "--since"),
-        "until": now if until is None else moment(until, now, "--until"),
-    }
-    if span["since"] >= span["until"]:
-        raise UserError("--since lies after --until", fix="turn them round", exit_code=USAGE)
+    span = dict(zip(("since", "until"), window(since, until), strict=True))
     whose = {name: value for name, value in (("account", account), ("user", user)) if value is not None}
     found = records().reasons(**span, **whose)
     if as_json:
@@ -56,6 +50,21 @@ def reasons(since: str, until: str | None, account: str | None, user: str | None
         print_json(_facts(found))
     else:
         print("\n".join(table(found)))
+
+
+def window(since: str, until: str | None) -> tuple[float, float]:
+    """From when until when, at most now, as --since and --until say it; in seconds since the epoch.
+
+    Raises UserError (exit 2).
+    """
+    now = time.time()
+    begin = moment(since, now, "--since")
+    end = now if until is None else min(now, moment(until, now, "--until"))
+    if begin >= end:
+        raise UserError(
+            "--since lies after --until, or in the future", fix="turn them round", exit_code=USAGE
+        )
+    return begin, end
 
 
 def moment(text: str, now: float, option: str) -> float:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import TYPE_CHECKING
 
 import click
 
-from gsub.commands.admin.reasons import moment
+from gsub.commands.admin.reasons import window
 from gsub.commands.admin.store import cluster_of, of_store, opened, telling
 from gsub.errors import USAGE, UserError
 
@@ -44,13 +43,7 @@ def shadow(  # noqa: PLR0917 - click gives them by their names
     helped, whom it would have harmed, and what that supposes. Where too little is known nothing is claimed. Run this
     where the store can be reached.
     """
-    now = time.time()
-    begin = moment(since, now, "--since")
-    end = now if until is None else min(now, moment(until, now, "--until"))
-    if begin >= end:
-        raise UserError(
-            "--since lies after --until, or in the future", fix="turn them round", exit_code=USAGE
-        )
+    begin, end = window(since, until)
     if partition == "":
         raise UserError("--partition names nothing", fix="name one, or leave it out", exit_code=USAGE)
     from gsub.site import read_site
