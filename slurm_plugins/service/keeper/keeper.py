@@ -187,7 +187,7 @@ class Keeper:
             Hand(self.options.act),
             mail=AlertMail(self.site, state / "alert-mail.json"),
             file=state / "alerts.json",
-            every=min(ALERTS_EVERY, 2 * self.options.every),
+            every=min(ALERTS_EVERY, max(2.0, float(self.site.agent.report))),
         )
 
     def _heard(self) -> None:
