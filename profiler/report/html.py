@@ -30,7 +30,7 @@ __all__ = ["ROWS", "page"]
 
 ROWS: Final = 500
 """Most rows of a table that are in the page; its last row tells what the others come to."""
-_SUMMED: Final = ("gpu_hours_percent", "wasted_hours_percent", "attempts_percent", "attempts", "unknown")
+_SUMMED: Final = ("gpu_hours_percent", "wasted_hours_percent", "attempts", "unknown")
 """Columns that may be added up over rows, beside all in hours."""
 _FIRST: Final = ("utilisation_over_time", "utilisation_spread", "utilisation")
 """The tables that come first; the others follow in their order."""
@@ -96,11 +96,10 @@ def _moment(at: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: is it of numbers, and does it name the row."""
+    """A column: its head, and whether it is of numbers."""
 
     head: str
     number: bool
-    key: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +131,8 @@ class Section:
 def _section(table: Table, about: About) -> Section:
     rows = table.rows
     keys = 2 if table.name == "locality" else 1
-    texts = [not pd.api.types.is_numeric_dtype(rows[name]) for name in rows]
     columns = [
-        Column(_head(table.name, str(name)), number=not text, key=place < keys)
-        for place, (name, text) in enumerate(zip(rows, texts, strict=True))
+        Column(_head(table.name, str(name)), pd.api.types.is_numeric_dtype(rows[name])) for name in rows
     ]
     left = max(0, len(rows) - ROWS)
     return Section(

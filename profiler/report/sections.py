@@ -75,7 +75,9 @@ def _say_over_time(table: Table) -> str:
     if known.empty:
         return f"Of no {unit} is the utilisation known."
     low, high = _per_cent(known.min()), _per_cent(known.max())
-    said = f"From {unit} to {unit} jobs used between {low} and {high} of what the GPUs that they held could do."
+    said = (
+        f"From {unit} to {unit} jobs used between {low} and {high} of what the GPUs that they held could do."
+    )
     gaps = len(table.rows) - len(known)
     return said + (f" Of {_parts(gaps, unit)} it is not known: gaps in the line." if gaps else "")
 
@@ -125,6 +127,8 @@ def _say_wasted_by_user(table: Table) -> str:
 def _say_failures(table: Table) -> str:
     row = table.rows.iloc[0]
     said = Markup("{} cost most: {} in {}, half of which had failed within {}.")
+    if len(table.rows) > _BARS:
+        said += f" The plot has the first {_BARS} of {len(table.rows)} reasons."
     many = _parts(int(row["attempts"]), "attempt")
     return said.format(_name(row["reason"]), _hours(row["gpu_hours"]), many, cell("_s", row["run_s_p50"]))
 
@@ -251,7 +255,8 @@ def _bars_of(
             if len(shown) == _BARS and len(rows) > _BARS + 1:
                 rest = rows.iloc[_BARS:]
                 left = float(rest[column].sum(min_count=1))
-                shown.append(Bar(f"{len(rest):,} others", left, f"{amount_of_hours(left)} h", "s3"))
+                text = f"{amount_of_hours(left)} h" if isfinite(left) else NOT_KNOWN
+                shown.append(Bar(f"{len(rest):,} others", left, text, "s3"))
                 break
         told = _listed(f"{bar.label}: {bar.text}" for bar in shown)
         return bars(Caption(table.name, table.title, told), shown)
@@ -268,8 +273,8 @@ def _ranges_of(column: str, name: Callable[[str], str]) -> Callable[[Table, Abou
             label = str(row[str(table.rows.columns[0])])
             low, middle, high = (float(row[f"{column}_{part}"]) for part in ("p50", "p90", "p95"))
             text = ", ".join(
-                f"{name} {cell('_s', value)}"
-                for name, value in (("median", low), ("90 %", middle), ("95 %", high))
+                f"{share} {cell('_s', value)}"
+                for share, value in (("median", low), ("90 %", middle), ("95 %", high))
             )
             shown.append(Range(name(label), low, middle, high, text))
         told = _listed(f"{one.label}: {one.text}" for one in shown)

@@ -87,7 +87,7 @@ def audit(  # noqa: PLR0917 - click gives them by their names
 
             check_parquet()  # told before the work, not after
         if html is not None:
-            import jinja2  # noqa: F401 - the same
+            import profiler.report.html  # noqa: F401 - what it lacks: the same
 
             _refuse(html)
         frame = _frame(store, name, begin, end)

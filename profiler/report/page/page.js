@@ -1,7 +1,6 @@
 // Sorting and filtering. Without it the tables are in the order of the audit, whole.
 "use strict";
 (() => {
-  const cellsOf = (row) => row.cells;
   // Numbers by data-value, what is not known last whichever way; texts as people order them.
   const compare = (one, other, number, sign) => {
     if (number) {
@@ -13,7 +12,7 @@
   };
 
   const sort = (table, head) => {
-    const number = head.classList.contains("number") || head.dataset.number === "true";
+    const number = head.classList.contains("number");
     const before = head.getAttribute("aria-sort");
     const way = before ? (before === "ascending" ? "descending" : "ascending") : number ? "descending" : "ascending";
     for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
@@ -21,7 +20,7 @@
     const sign = way === "ascending" ? 1 : -1;
     const body = table.tBodies[0];
     const rows = Array.from(body.rows);
-    rows.sort((a, b) => compare(cellsOf(a)[head.cellIndex], cellsOf(b)[head.cellIndex], number, sign));
+    rows.sort((a, b) => compare(a.cells[head.cellIndex], b.cells[head.cellIndex], number, sign));
     body.append(...rows);
   };
 
