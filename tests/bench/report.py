@@ -144,7 +144,7 @@ def measure(kind: str, url: str, rounds: int, folder: Path) -> None:
         base = statistics.median(took["report of nothing"])
         for name, spans in took.items():
             middle = statistics.median(spans)
-            times = f"median {middle:.2f} s, worst {max(spans):.2f} s, x{middle / base:.1f}"
+            times = f"median {middle:.2f} s, best {min(spans):.2f} s, worst {max(spans):.2f} s, x{middle / base:.1f}"
             print(f"{kind}: {name}: {times}; {min(cpu[name]):.2f} s of CPU here", flush=True)
     if kind == "sqlite":
         print(f"{kind}: the service's sums: {summed_up(url):.2f} s of CPU", flush=True)
