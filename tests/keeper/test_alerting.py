@@ -14,7 +14,9 @@ import pytest
 from profiler.records import GpuUse, JobUsage
 from profiler.store import JobFacts, Store, open_store
 from site_configs.site import parse_site
+from slurm_plugins.client.errors import SlurmRefused
 from slurm_plugins.client.states import JobFlag, JobState
+from slurm_plugins.client.values import Job
 from slurm_plugins.service.keeper.alert_mail import AlertMail
 from slurm_plugins.service.keeper.alerting import Alerting
 from slurm_plugins.service.keeper.counts import Counts
@@ -327,6 +329,37 @@ def test_who_was_told_of_other_terms_is_told_of_these(lab: Lab) -> None:
     assert "It is cancelled in 10 min" in lab.server.took[1][1].get_content()
     lab.minutes(12)
     assert lab.ended == [str(IDLE)]
+
+
+def test_another_rule_is_told_of_right_after_the_first(tmp_path: Path, server: MailServer) -> None:
+    more = '[alerts.rules.later]\nwhen = "idle_s >= 10983s"\ndo = "notify"\n'
+    lab = Lab(tmp_path, server, site=SITE + more).minutes(3)
+    assert lab.told == 1  # its samples are of 10,855 s, 10,915 s, 10,975 s...
+    lab.minutes(14)
+    assert [message["Subject"] for _, message in server.took] == [
+        "[lab] job 7: idle from start", "[lab] job 7: later",
+    ]  # fmt: skip
+    lab.close()
+
+
+def test_a_component_of_a_heterogeneous_job_is_told_of_and_not_ended(lab: Lab) -> None:
+    lab.facts(IDLE, het_job_id=IDLE, het_offset=0)
+    lab.minutes(16)
+    assert (lab.told, lab.ended) == (1, [])
+
+
+def test_a_job_that_slurm_does_not_tell_of_keeps_no_other_from_its_end(lab: Lab) -> None:
+    lab.use[BUSY] = 0.0
+    look = lab.seen.job
+
+    def job(shown: str) -> Job | None:
+        if shown == str(IDLE):
+            raise SlurmRefused("scontrol", "Access/permission denied")
+        return look(shown)
+
+    lab.seen.job = job  # type: ignore[method-assign]
+    lab.minutes(16)
+    assert (lab.told, lab.ended) == (1, [str(BUSY)])
 
 
 def test_what_is_kept_may_be_spoilt(lab: Lab) -> None:

@@ -71,9 +71,8 @@ class AlertMail(Mailer):
 
     def wanted(self, due: Mapping[Attempt, Sequence[tuple[Finding, float]]]) -> None:
         """What users are to be told of, each with when its watch began; what was wanted before is forgotten."""
-        new = [
-            Waiting(job_id, restarts, None) for job_id, restarts in due if (job_id, restarts) not in self._due
-        ]
+        before = {key: _names(found) for key, found in self._due.items()}
+        new = [Waiting(*key, None) for key, found in due.items() if before.get(key) != _names(found)]
         self._due = due
         if self.on:
             self._remember(new)
@@ -116,7 +115,7 @@ class AlertMail(Mailer):
     def _said(self, found: Finding) -> Iterable[str]:
         job = found.facts.job
         follows = ""
-        if allowed(found.rule, self._site, job) == "cancel":
+        if allowed(found.rule, self._site, job) == "cancel" and job.het_job_id is None:
             follows = f"It is cancelled in {span(found.rule.grace)} unless this changes."
         words = {
             "job": shown_id(job), "name": job.name, "user": job.user, "account": job.account,
@@ -129,3 +128,7 @@ class AlertMail(Mailer):
             return Template(found.rule.text).safe_substitute(words).splitlines()
         named = f"{words['job']} ({words['name']})" if words["name"] else words["job"]
         return [line for line in (f"job {named} {words['about']}", f"  {words['evidence']}", follows) if line]
+
+
+def _names(due: Sequence[tuple[Finding, float]]) -> list[tuple[str, float]]:
+    return [(found.rule.name, since) for found, since in due]

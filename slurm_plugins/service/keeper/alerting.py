@@ -30,7 +30,7 @@ from profiler.wording import shown_id
 from site_configs.site_model import Site
 from slurm_plugins.act.ask import HandError, new
 from slurm_plugins.act.wire import Answer, Request
-from slurm_plugins.client.errors import SlurmError
+from slurm_plugins.client.errors import SlurmError, SlurmRefused
 from slurm_plugins.client.states import JobFlag, JobState
 from slurm_plugins.client.values import Job
 from slurm_plugins.service.keeper.again_look import Slurm
@@ -123,7 +123,12 @@ class Alerting:
             self._watches = await asyncio.to_thread(self._read)
         self._hear()
         used = await self._storing.read(lambda: in_use(store, cluster))
-        found = self._look(used, self._watches)
+        # In a thread: thousands of jobs must not hold up the API
+        found, new = await asyncio.to_thread(self._look, used, self._watches)
+        for finding in new:
+            self._counted.add(finding.rule.name, "met")
+            name = shown_id(finding.facts.job)
+            _log.info("job %s meets %s: %s", name, finding.rule.name, evidence_of(finding))
         await self._follow(found)
         await asyncio.to_thread(self._save)
         if self.mail.on:
@@ -134,9 +139,12 @@ class Alerting:
 
     def _look(
         self, used: Sequence[InUse], before: dict[Attempt, dict[str, Watch]]
-    ) -> list[tuple[Finding, Watch]]:
-        """What the jobs meet now; their watches are brought up to date, those of jobs that have gone dropped."""
-        now, all_found = self._now(), []
+    ) -> tuple[list[tuple[Finding, Watch]], list[Finding]]:
+        """What the jobs meet now, and what of it they did not at the last look.
+
+        Their watches are brought up to date, and those of jobs that have gone dropped.
+        """
+        now, all_found, new = self._now(), [], []
         after: dict[Attempt, dict[str, Watch]] = {}
         for one in used:
             facts = facts_of(one.usage, one.courses, now=now, fresh=self._fresh)
@@ -154,14 +162,11 @@ class Alerting:
             kept |= {watch.rule: watch for _, watch in found}
             if kept:
                 after[key] = kept
-            for finding, watch in found:
-                if watch.rule not in watches:
-                    self._counted.add(watch.rule, "met")
-                    _log.info("job %s meets %s: %s", shown_id(facts.job), watch.rule, evidence_of(finding))
+            new += [finding for finding, watch in found if watch.rule not in watches]
             all_found += found
         self._watches = after
         self._later = {key: at for key, at in self._later.items() if key in after}
-        return all_found
+        return all_found, new
 
     # --- what follows -------------------------------------------------------------------------------------------------
 
@@ -173,15 +178,20 @@ class Alerting:
             does = allowed(finding.rule, self._site, finding.facts.job)
             if does == "observe" or finding.exempt or watch.held < ENOUGH:
                 continue
-            ends = does == "cancel" and not against_cancelling(finding.rule, watch)
+            of = finding.facts.job
+            # A component's end would be that of the whole heterogeneous job
+            ends = does == "cancel" and of.het_job_id is None and not against_cancelling(finding.rule, watch)
             if watch.told is not None and not ends:
                 continue
-            key = _attempt(finding.facts.job)
+            key = _attempt(of)
             if key not in asked:
                 if len(asked) >= _MOST:
                     continue
+                name = shown_id(of) if of.het_job_id is None else str(of.job_id)
                 try:
-                    asked[key] = await self._thread(lambda: self._slurm.job(shown_id(finding.facts.job)))  # noqa: B023
+                    asked[key] = await self._thread(partial(self._slurm.job, name))
+                except SlurmRefused:
+                    asked[key] = None
                 except SlurmError as error:
                     self._troubles.say(
                         "Slurm does not tell of jobs that meet a rule, nothing follows", one_line(str(error))
