@@ -44,8 +44,8 @@ def lived(looks: Iterable[tuple[float, Facts]], site: Site = BOLD) -> Told:
     begin = None
     for now, facts in looks:
         begin = now if begin is None else begin
-        does = partial(allowed, site=site, job=facts.job)
-        found = looked(rules, facts, watches, now=now, pause=pause_seconds(FRESH), does=does)
+        leads = partial(allowed, site=site, job=facts.job)
+        found = looked(rules, facts, watches, now=now, pause=pause_seconds(FRESH), does=leads)
         kept = {watch.rule: watch for watch in remembered(rules, facts, watches)}
         watches = kept | {watch.rule: watch for _, watch in found}
         for finding, watch in found:
