@@ -22,7 +22,7 @@ __all__ = ["Bar", "Caption", "Plot", "Range", "Series", "bars", "course", "group
 
 WIDE: Final = 760
 NARROW: Final = 340
-_SIGN: Final = 7.5
+_SIGN: Final = 8.0
 """A sign's width at the size of labels, about."""
 _NICE: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 _SPANS: Final = (
@@ -113,7 +113,7 @@ def groups(caption: Caption, labels: Sequence[str], series: Sequence[Series], ax
     step, top = _ticks(most)
 
     def draw(width: int) -> tuple[float, list[Markup]]:
-        height, left, above = (190.0 if width == NARROW else 220.0), 38.0, 12.0
+        height, left, above = (190.0 if width == NARROW else 220.0), 46.0, 12.0
         each = (width - left) / len(labels)
         wide = min(each * 0.76 / len(series), 34.0)
 
@@ -156,7 +156,7 @@ def course(caption: Caption, begins: Sequence[float], until: float, line: Series
     _, top = _ticks(max((value for value in columns.values if isfinite(value)), default=0.0))
 
     def draw(width: int) -> tuple[float, list[Markup]]:
-        left, above, high, between, low = 38.0, 12.0, 170.0, 34.0, 80.0
+        left, above, high, between, low = 46.0, 12.0, 170.0, 34.0, 80.0
         span = max(edges[-1] - edges[0], 1.0)
 
         def x(at: float) -> float:
@@ -212,7 +212,7 @@ def ranges(caption: Caption, rows: Sequence[Range], names: Sequence[str]) -> Plo
 
     def draw(width: int) -> tuple[float, list[Markup]]:
         narrow = width == NARROW
-        left = 12.0 if narrow else min(230.0, _SIGN * max(cell_len(row.label) for row in rows) + 22)
+        left = 22.0 if narrow else min(230.0, _SIGN * max(cell_len(row.label) for row in rows) + 22)
         step = 44.0 if narrow else 30.0
         bottom = len(rows) * step + 8
 

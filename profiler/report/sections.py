@@ -192,7 +192,7 @@ def _draw_spread(table: Table, about: About) -> Plot:
         Caption(table.name, table.title, told),
         labels,
         series,
-        "mean utilisation of an attempt: none, or up to … %",
+        "mean utilisation: none, or up to … %",
     )
 
 
