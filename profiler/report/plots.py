@@ -2,7 +2,7 @@
 
 Marks have classes and no colours: the page's style sheet gives them, by day and by night. Each plot is drawn twice,
 wide and narrow, since text that is scaled down to a phone cannot be read; the style sheet shows one of them. What is
-not known has no mark: a line has a gap there, a bar says "n/a".
+not known has no mark: a line has a gap there, a bar says "n/a", or "–" where that is too long.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ def groups(caption: Caption, labels: Sequence[str], series: Sequence[Series], ax
             for n, one in enumerate(series):
                 value, x = one.values[place], begin + wide * n
                 if not isfinite(value):
-                    made.append(_text(x + wide / 2, y(0) - 4, NOT_KNOWN, anchor="middle", class_="none"))
+                    lost = NOT_KNOWN if wide > 3 * _SIGN else "–"
+                    made.append(_text(x + wide / 2, y(0) - 4, lost, anchor="middle", class_="none"))
                     continue
                 marks = [_title(f"{label}, {one.name}: {value:.1f} %")]
                 marks.append(
