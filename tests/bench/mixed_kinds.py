@@ -21,7 +21,7 @@ FAILED = ("failed", "timeout", "preempted")
 EDGES = (0, 1, 4, 8, 16)
 LAG = 10.0
 """Seconds that a busy machine may need for hooks, which Slurm charges; it may lose one second to whole ones."""
-EXACT, NEAR, EDGE = 0.002, 0.05, 0.6
+EXACT, NEAR, EDGE = 0.002, 0.05, 0.5
 """Shares by which hours may be off, and utilisation; and seconds of a load that an agent, which looks every
 two seconds, may miss or add where that comes and goes.
 """
@@ -305,8 +305,11 @@ def hours(some: Sequence[Attempt]) -> tuple[float, float]:
 
 
 def use(some: Sequence[Attempt]) -> tuple[float, float]:
-    """Their utilisation in per cent."""
+    """Their utilisation in per cent, a mean over hours; that of each over the time that an agent can have looked."""
+    low = high = 0.0
+    for one in some:
+        edge = EDGE * one.kind.gpus * one.kind.load / 100
+        low += one.held_s * max(0.0, one.busy_s - edge) / (max(one.run_s, one.held_s) + EDGE)
+        high += one.held_s * (one.busy_s + edge) / one.run_s
     held = sum(one.kind.gpus * one.held_s for one in some)
-    busy = sum(one.busy_s for one in some)
-    slack = NEAR * busy + EDGE * sum(one.kind.gpus * one.kind.load / 100 for one in some)
-    return (100 * (busy - slack) / held, 100 * (busy + slack) / held)
+    return (100 * (1 - NEAR) * low / held, 100 * (1 + NEAR) * high / held)
