@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy import bindparam, case, func, select
 
 from profiler.store.queries import STATE
-from profiler.store.report import FAILED, OUTCOMES, UNKNOWN
+from profiler.store.report import FAILED, OUTCOMES, UNKNOWN, never_used
 from profiler.store.schema import job, verdict
 from profiler.store.store import Store
 
@@ -22,8 +22,7 @@ _OUTCOME: Final = case(
 ).label("outcome")
 _REASON: Final = func.coalesce(func.nullif(verdict.c.reason, ""), UNKNOWN).label("reason")
 _HOURS: Final = job.c.gpus * (job.c.ended - job.c.started) / 3600.0
-# GPUs that nobody saw may be idle or not
-_IDLE: Final = case((job.c.gpus_known >= job.c.gpus, _HOURS * job.c.gpus_idle / job.c.gpus))
+_IDLE: Final = never_used(_HOURS, job.c.gpus, job.c.gpus_known, job.c.gpus_idle)
 _ENDED: Final = (
     select(
         _OUTCOME, _REASON, func.count(), *(func.coalesce(func.sum(hours), 0.0) for hours in (_HOURS, _IDLE))

@@ -41,7 +41,7 @@ from profiler.store.early import SEEN, SMOKE
 from profiler.store.queries import STATE
 from profiler.store.schema import finding, job, job_node, verdict
 
-__all__ = ["BOUNDS", "FAILED", "LONG_WAIT", "OUTCOMES", "SIZES", "UNKNOWN", "ReportQuery"]
+__all__ = ["BOUNDS", "FAILED", "LONG_WAIT", "OUTCOMES", "SIZES", "UNKNOWN", "ReportQuery", "never_used"]
 
 UNKNOWN: Final = "n/a"
 """The row of those of which it is not known to which one they belong."""
@@ -196,12 +196,7 @@ def _work() -> Select[Any]:
     inside = _no_less(case((stop < _UNTIL, stop), (stop >= _UNTIL, _UNTIL)) - low)
     third = select(second, (second.c.gpus * inside).label("gpu_seconds")).offset(0).subquery()
     gpus, held = third.c.gpus, third.c.gpu_seconds
-    unused = case(
-        (gpus == 0, 0.0),
-        (third.c.known < gpus, null()),
-        (third.c.unused < gpus, held * third.c.unused / gpus),
-        (third.c.unused >= gpus, held),
-    )
+    unused = never_used(held, gpus, third.c.known, third.c.unused)
     share = case((third.c.known < gpus, third.c.known / gpus), (third.c.known >= gpus, 1.0))
     fourth = (
         select(
@@ -215,6 +210,18 @@ def _work() -> Select[Any]:
         .subquery()
     )
     return select(fourth, (fourth.c.seen * fourth.c.use / 100).label("busy")).offset(0)
+
+
+def never_used(
+    held: ColumnElement[Any], gpus: ColumnElement[Any], known: ColumnElement[Any], unused: ColumnElement[Any]
+) -> ColumnElement[Any]:
+    """Of the time that an attempt held its `gpus` what fell to those it never used; NULL: not all were seen."""
+    return case(
+        (gpus == 0, 0.0),
+        (known < gpus, null()),
+        (unused < gpus, held * unused / gpus),
+        (unused >= gpus, held),
+    )
 
 
 def _has(key: str) -> ColumnElement[bool]:

@@ -119,6 +119,18 @@ def test_what_ended_is_counted_once_and_when_it_is_settled(both: Door) -> None:
     assert {key[1] for key in told if key[0] == "gsub_failures_total"} == {*REASONS}, "from 0 on"
 
 
+def test_no_more_is_wasted_than_was_held(both: Door) -> None:
+    """Jobs whose nodes name more GPUs than Slurm gave them, one or none."""
+    store, hour = both.storing.store, T0 + 3600
+    one: dict[str, Any] = {"cluster": CLUSTER, "restarts": 0, "state": "COMPLETED", "final": True}
+    gpus = (use(0, 0.0), use(1, 0.0))
+    for job, given in ((1, 0), (2, 1)):
+        store.take([started(job), ended(job), usage(job, serial=2, final=True, at=hour, gpus=gpus)], hour)
+        store.enrich([JobFacts(**one, job_id=job, started=T0, ended=hour, gpus=given)], hour)
+    (row,) = what_ended(store, CLUSTER, T0, hour + 1)
+    assert (row.attempts, row.gpu_hours, row.idle_hours) == (2, 1.0, 1.0)
+
+
 def test_an_index_finds_what_ended(door: Door) -> None:
     store, asked = door.storing.store, list[tuple[str, Any]]()
     calls_of.listen(
