@@ -319,7 +319,7 @@ class _Sensitivity:
         if would is None or one.asked is None:
             count["memory_unknown"] += 1
             return
-        ran_out = one.reason == "cpu_oom" or one.state == "OUT_OFMEMORY"
+        ran_out = one.reason == "cpu_oom" or one.state == "OUT_OF_MEMORY"
         if would > one.asked:
             count["memory_more"] += 1
             count["memory_helped"] += ran_out

@@ -174,6 +174,26 @@ def test_less_memory(world: World, store: Store) -> None:
     assert advice(page, None).stage is None
 
 
+@pytest.mark.parametrize(
+    ("signal", "harmed", "helped"),
+    [
+        ({"state": "OUT_OF_MEMORY", "peak": None}, 1, 1),
+        ({"reason": "cpu_oom", "state": "FAILED", "peak": None}, 1, 1),
+        ({"peak": 33.0 * GIB}, 1, 0),
+        ({"peak": 31.0 * GIB}, 0, 0),
+    ],
+)
+def test_each_sign_of_too_little_memory_counts_alone(
+    signal: dict[str, Any], harmed: int, helped: int
+) -> None:
+    for asked, counted in ((64.0, (0, harmed)), (16.0, (helped, 0))):
+        stages = Stages()
+        change = Changed("min_mem_per_node", 32768, None, "sensitivity")
+        stages.add(Body(changes=(change,)), [attempt(asked=asked * GIB, **signal)], joined=True)
+        found = next(one for one in stages.done() if one.name == "sensitivity")
+        assert (found.helped, found.harmed) == counted
+
+
 def test_memory_that_harms_none_is_recommended(world: World, lab: Store) -> None:
     for _ in range(73):
         world.run(MEMORY)
