@@ -327,6 +327,8 @@ def test_who_was_told_of_other_terms_is_told_of_these(lab: Lab) -> None:
     lab.minutes(3)
     assert (lab.told, lab.ended) == (2, [])
     assert "It is cancelled in 10 min" in lab.server.took[1][1].get_content()
+    first, second = (message["Message-ID"] for _, message in lab.server.took)
+    assert first != second, "else servers drop the second as one that they have"
     lab.minutes(12)
     assert lab.ended == [str(IDLE)]
 

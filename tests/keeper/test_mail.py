@@ -19,7 +19,7 @@ from profiler.records import GpuRef, GpuUse
 from profiler.store import open_store
 from profiler.store.facts import JobFacts
 from site_configs.site_model import Receipt
-from slurm_plugins.service.keeper.mail import GATHER, IN_FULL, NAMED, WAITING, Mailer
+from slurm_plugins.service.keeper.mail import GATHER, IN_FULL, NAMED, WAITING, Due, Mailer, Waiting
 from tests.keeper.mailserver import MailServer, mail_server
 from tests.store import records as told
 
@@ -307,7 +307,7 @@ def test_nothing_of_a_users_becomes_a_header(name: str, reason: str, nodes: str)
     store.add(name=f"{name}\r\nBcc: eve@example.com\r\n\r\n.\r\n{name}", reason=reason, nodes=nodes)
     usage = store.usage(CLUSTER, 1)
     assert usage is not None
-    message = mailer._message("ada", [usage], NOW)
+    message = mailer._message("ada", [Due(Waiting(1, 0, None), usage)], NOW)
     head, _, body = message.as_bytes().partition(b"\n\n")
     assert {line.split(b":")[0].lower() for line in head.splitlines() if line[:1].strip()} == {
         b"from", b"to", b"subject", b"date", b"message-id", b"auto-submitted", b"content-type",

@@ -10,6 +10,7 @@ crash it may be missing, and is not sent twice. No header holds what a user wrot
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 import socket
@@ -270,7 +271,7 @@ class Mailer:
         domain = self._settings.mail_domain
         address = f"{user}@{domain}" if domain else user
         try:
-            post.send(self._message(address, [due.usage for due in dues], now), address)
+            post.send(self._message(address, dues, now), address)
         except PostError as error:
             self._count("failed" if error.kind != "refused" else "refused")
             if error.kind == "refused":
@@ -287,7 +288,8 @@ class Mailer:
         self._count("sent")
         return 1
 
-    def _message(self, address: str, usages: Sequence[Usage], now: float) -> EmailMessage:
+    def _message(self, address: str, dues: Sequence[Due], now: float) -> EmailMessage:
+        usages = [due.usage for due in dues]
         jobs = [usage.job for usage in usages]
         if not self._sender:
             self._sender = f"gsub@{socket.getfqdn()}"
@@ -297,7 +299,9 @@ class Mailer:
         message["Subject"] = plain(f"[{self._cluster}] {self._subject(jobs)}", _SUBJECT)
         message["Date"] = formatdate(now)
         host = self._sender.rpartition("@")[2]
-        number = f"{jobs[0].job_id}.{jobs[0].restarts}"
+        # The same of a mail that is tried again, and of no other: mail servers drop what they know already
+        about = hashlib.sha256("\n".join(due.key for due in dues).encode()).hexdigest()[:16]
+        number = f"{jobs[0].job_id}.{jobs[0].restarts}.{about}"
         message["Message-ID"] = f"<{self._kind}.{self._cluster}.{number}@{host}>"
         message["Auto-Submitted"] = "auto-generated"
         message.set_content("\n".join(self._body(usages)) + "\n")
