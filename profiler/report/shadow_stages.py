@@ -1,8 +1,8 @@
 """The stages of a decision in the shadow: how often each would have acted, and what really happened to these attempts.
 
 Each stage has two columns, those that it would have helped and those that it would have harmed, by rules that stand at
-its class; where the store cannot tell, it says so. What a stage's verdict takes is in LEAST_HELPED, MOST_HARM, BUSY and
-LONGER.
+its class; where the store cannot tell, it says so. What a stage's verdict takes is in LEAST_HELPED, MOST_HARM,
+LEAST_KNOWN, BUSY and LONGER.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from site_configs.site_model import Smoke as SmokeKeys
 if TYPE_CHECKING:
     from site_configs.site_model import Site
 
-__all__ = ["ABOVE_GPUS", "BUSY", "LEAST_HELPED", "LONGER", "MOST_HARM", "Stages"]
+__all__ = ["ABOVE_GPUS", "BUSY", "LEAST_HELPED", "LEAST_KNOWN", "LONGER", "MOST_HARM", "Stages"]
 
 LEAST_HELPED: Final = 5
 """Fewer attempts that a stage would have helped are no evidence for it."""
 MOST_HARM: Final = 0.05
 """Where none was harmed, so large a share may still be: 73 known attempts and more rule out more (95 %)."""
+LEAST_KNOWN: Final = 0.5
+"""Of those that would have had less, so large a share must be known: those that nobody watched may differ."""
 BUSY: Final = 0.9
 """An attempt that kept so much of its CPUs busy, in the mean over its run, could have used more."""
 ABOVE_GPUS: Final = 8
@@ -325,16 +327,19 @@ class _Sensitivity:
             count["memory_helped"] += ran_out
         elif would < one.asked:
             count["memory_less"] += 1
-            self._memory.append((one.asked - would) / _GIB * (one.nodes or 1) * one.hours)
             if ran_out or one.peak is not None:
                 count["memory_judged"] += 1
                 count["memory_harmed"] += ran_out or (one.peak or 0.0) > would
+                self._memory.append((one.asked - would) / _GIB * (one.nodes or 1) * one.hours)
+            else:
+                count["memory_unknown"] += 1
 
     def _weigh_cpus(self, one: Attempt, would: float | None) -> None:
         count = self._count
         if would is None or one.cpus is None:
             count["cpus_unknown"] += 1
             return
+        count["cpus_unknown"] += would != one.cpus and one.used is None
         if would > one.cpus:
             count["cpus_more"] += 1
             if one.used is not None:
@@ -342,10 +347,10 @@ class _Sensitivity:
                 count["cpus_helped"] += one.used >= BUSY * one.cpus
         elif would < one.cpus:
             count["cpus_less"] += 1
-            self._cpus.append((one.cpus - would) * one.hours)
             if one.used is not None:
                 count["cpus_judged"] += 1
                 count["cpus_harmed"] += one.used >= BUSY * would
+                self._cpus.append((one.cpus - would) * one.hours)
 
     def done(self) -> Stage:
         count = self._count
@@ -355,14 +360,11 @@ class _Sensitivity:
         verdicts = []
         for name, word in (("memory", "memory"), ("cpus", "CPUs")):
             less, more = count[f"{name}_less"], count[f"{name}_more"]
+            judged = count[f"{name}_judged"]
             if less or more:
-                told = _verdict(
-                    less + more,
-                    LEAST_HELPED,
-                    count[f"{name}_harmed"],
-                    count[f"{name}_judged"],
-                    at_risk=less > 0,
-                )
+                told = _verdict(less + more, LEAST_HELPED, count[f"{name}_harmed"], judged, at_risk=less > 0)
+                if told[0] == "for" and judged < LEAST_KNOWN * less:
+                    told = "open", f"of {less} that would have had less, what they used is known of {judged}"
                 verdicts.append((told[0], f"{word}: {told[1]}"))
         bad = [one for one in verdicts if one[0] != "for"]
         if bad:
@@ -383,11 +385,11 @@ class _Sensitivity:
                     count["memory_helped"],
                     count["memory_more"],
                 ),
-                Figure("memory: left to others", fsum(self._memory), "GiB-hours", count["memory_less"]),
+                Figure("memory: left to others", fsum(self._memory), "GiB-hours", len(self._memory)),
                 counted(
                     "CPUs: kept all busy, and would have had more", count["cpus_helped"], count["cpus_seen"]
                 ),
-                Figure("CPUs: left to others", fsum(self._cpus), "CPU-hours", count["cpus_less"]),
+                Figure("CPUs: left to others", fsum(self._cpus), "CPU-hours", len(self._cpus)),
                 Figure(
                     "CPUs: by a measured curve, the others by a GPU's share",
                     count["curve"],
@@ -407,7 +409,7 @@ class _Sensitivity:
                     count["cpus_judged"],
                 ),
                 Figure(
-                    "run still, or what they had or would have had is not known",
+                    "run still, or what they had, used or would have had is not known",
                     count["memory_unknown"] + count["cpus_unknown"],
                 ),
             ),

@@ -168,7 +168,8 @@ def test_less_memory(world: World, store: Store) -> None:
         "waited (median)": (60.0, 84), "GPU utilisation": (50.0, 84), "ended: completed": (84, 84),
     }  # fmt: skip
     assert told(found.harm)["memory: peaked above what they would have had"] == (3, 80)
-    assert told(found.benefit)["memory: left to others"] == (84 * 32.0, 84)
+    assert told(found.benefit)["memory: left to others"] == (80 * 32.0, 80), "what nobody saw is left to none"
+    assert told(found.harm)["run still, or what they had, used or would have had is not known"] == (4, None)
     assert (found.helped, found.harmed, found.known, found.verdict) == (0, 3, 80, "against")
     assert found.why == "memory: 3 of 80 would have been harmed"
     assert advice(page, None).stage is None
@@ -218,6 +219,25 @@ def test_what_is_left_to_others_speaks_for_it_once_enough_are_known(world: World
     assert (found.verdict, found.helped, found.sure) == ("for", 0, 0.0) and "left to others" in found.why
 
 
+@pytest.mark.parametrize(("unseen", "verdict"), [(73, "for"), (74, "open")])
+@pytest.mark.parametrize(
+    ("change", "nothing"),
+    [
+        (Changed("min_mem_per_node", 32768, None, "sensitivity"), {"peak": None}),
+        (Changed("cpus_per_tres", "gres:gpu:2", None, "sensitivity"), {"used": None}),
+    ],
+)
+def test_most_must_be_known(change: Changed, nothing: dict[str, Any], unseen: int, verdict: str) -> None:
+    stages = Stages()
+    for values, count in (({}, 73), (nothing, unseen)):
+        for _ in range(count):
+            stages.add(Body(changes=(change,)), [attempt(**values)], joined=True)
+    found = next(one for one in stages.done() if one.name == "sensitivity")
+    assert found.verdict == verdict
+    assert {one.of for one in found.benefit if "left to others" in one.label} == {0, 73}
+    assert found.harm[-1].value == unseen
+
+
 def test_too_few_are_no_evidence(world: World, lab: Store) -> None:
     for _ in range(72):
         world.run(MEMORY)
@@ -255,7 +275,7 @@ def test_cpus(world: World, lab: Store) -> None:
     assert told(found.harm) == {
         "memory: peaked above what they would have had": (0, 0),
         "CPUs: used what they would have had, and more": (2, 10),
-        "run still, or what they had or would have had is not known": (2, None),
+        "run still, or what they had, used or would have had is not known": (2, None),
     }
     assert found.verdict == "against"
 
