@@ -37,7 +37,7 @@ from sqlalchemy import (
 )
 
 from profiler.answers import Advice, Figure, Report, ReportOutcome, ReportReason, ReportWait
-from profiler.store.early import SEEN, SMOKE
+from profiler.store.early import LONG, SEEN, SMOKE
 from profiler.store.queries import STATE
 from profiler.store.schema import finding, job, job_node, verdict
 
@@ -167,7 +167,7 @@ def _attempts() -> Select[Any]:
             _no_less(job.c.eligible - job.c.submitted).label("held"),
             # Of those alone of which it is asked: bodies are long
             case((and_(STATE.in_(OUTCOMES["timeout"]), logs_read), _has("checkpoint"))).label("saved"),
-            and_(verdict.c.reason.in_(SEEN), not_(job.c.name.like(SMOKE))).label("early"),
+            and_(verdict.c.reason.in_(SEEN), not_(job.c.name.like(SMOKE))).label("smoke_sees"),
         )
         .join_from(keys, job, job.c.pk == keys.c.pk)
         .outerjoin(verdict, verdict.c.job == job.c.pk)
@@ -336,19 +336,19 @@ _HINTS: Final = (
     _Hint("no_checkpoint", lambda c: c.saved.is_not(None), lambda c: not_(c.saved), "gpu_seconds"),
     _Hint(
         "smoke",
-        lambda c: and_(c.is_failed, c.gpus > 0, c.reason != UNKNOWN),
-        lambda c: c.early,
+        lambda c: and_(c.is_failed, c.gpus > 1, c.reason != UNKNOWN, c.run.is_not(None)),
+        lambda c: and_(c.smoke_sees, c.run < LONG),
         "gpu_seconds",
     ),
     _Hint(
         "unused_gpus",
-        lambda c: and_(not_(c.is_failed), c.gpus > 0, c.idle.is_not(None)),
+        lambda c: and_(not_(c.is_failed), c.gpus > 0, c.run >= _SHORT, c.idle.is_not(None)),
         lambda c: c.unused >= c.gpus,
         "idle",
     ),
     _Hint(
         "spare_gpus",
-        lambda c: and_(not_(c.is_failed), c.gpus > 1, c.idle.is_not(None)),
+        lambda c: and_(not_(c.is_failed), c.gpus > 1, c.run >= _SHORT, c.idle.is_not(None)),
         lambda c: and_(c.unused > 0, c.unused < c.gpus),
         "idle",
         (("gpus", "gpus"), ("unused", "unused")),

@@ -167,10 +167,21 @@ def late(**more: Any) -> Attempt:
     return run(1, state="TIMEOUT", **more), "time_limit", "{}"
 
 
+def failed(**more: Any) -> Attempt:
+    return run(1, **({"state": "FAILED", "ended": MONDAY + 60} | more)), "import_error", "{}"
+
+
+def starts(seconds: float, **more: Any) -> dict[str, Any]:
+    """It runs, heard of last after so many seconds, and has used no GPU."""
+    now = {"state": "RUNNING", "ended": None, "touched": MONDAY + seconds, "gpus_idle": 4}
+    return run(1, **(now | more))
+
+
 LATE = Advice("no_checkpoint", 1, 1, 1, 4 * HOUR)
 SAVED = '{"reason":"time_limit","evidence":[],"checkpoint":"/scratch/7.pt"}'
 UNREAD = '{"reason":"time_limit","unseen":["out.txt: no such file"]}'
 QUOTED = '{"reason":"time_limit","evidence":[{"text":"x,\\"checkpoint\\":\\"no"}]}'
+EARLY = Advice("smoke", 1, 1, 1, 4 * 60.0, {"import_error": 1.0})
 ADVICE: dict[str, tuple[Attempt, Advice | None]] = {
     "all is well": ((run(1), None, ""), None),
     "a limit": (late(), LATE),
@@ -179,16 +190,18 @@ ADVICE: dict[str, tuple[Attempt, Advice | None]] = {
     "a limit, without a verdict": ((late()[0], None, "{}"), None),
     "a limit, and nobody read the log": ((late()[0], "time_limit", ""), None),
     "a limit, and not all logs were read": ((late()[0], "time_limit", UNREAD), None),
-    "an import": (
-        (run(1, state="FAILED"), "import_error", "{}"),
-        Advice("smoke", 1, 1, 1, 4 * HOUR, {"import_error": 1.0}),
-    ),
-    "an import in a smoke run": ((run(1, state="FAILED", name="smoke-train"), "import_error", "{}"), None),
-    "an import without GPUs": ((run(1, state="FAILED", gpus=0, gpus_known=0), "import_error", "{}"), None),
+    "an import": (failed(), EARLY),
+    "an import after an hour": (failed(ended=MONDAY + HOUR), None),
+    "an import in a smoke run": (failed(name="smoke-train"), None),
+    "an import on one GPU": (failed(gpus=1), None),
+    "an import without GPUs": (failed(gpus=0, gpus_known=0), None),
     "out of GPU memory": ((run(1, state="FAILED"), "gpu_oom", "{}"), None),
     "no GPU used": ((run(1, gpus_idle=4, utilisation_mean=0.0), None, ""), Advice("unused_gpus", 1, 1, 1, 4 * HOUR)),
     "no GPU used, and failed": ((run(1, gpus_idle=4, state="FAILED", utilisation_mean=0.0), "gpu_oom", "{}"), None),
     "no GPU used of those seen": ((run(1, gpus_known=2, gpus_idle=2), None, ""), None),
+    "no GPU used so far": ((starts(60), None, ""), None),
+    "no GPU used for long": ((starts(900), None, ""), Advice("unused_gpus", 1, 1, 1, 4 * 900.0)),
+    "one GPU used so far": ((starts(60, gpus_idle=3), None, ""), None),
     "one GPU used": (
         (run(1, gpus_idle=3), None, ""),
         Advice("spare_gpus", 1, 1, 1, 3 * HOUR, {"gpus": 4.0, "unused": 3.0}),
