@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from profiler.store import Store
     from site_configs.site_model import Site
 
-__all__ = ["AGAIN", "Overview", "Shadow", "shadow"]
+__all__ = ["AGAIN", "SETTLED", "Overview", "Shadow", "shadow"]
 
 _Decided: TypeAlias = tuple[Row[Any], Body | None]
 _CHUNK: Final = 500
@@ -35,6 +35,9 @@ _NEAR: Final = 600.0
 """Seconds after a submission in which its decision is written down at the latest."""
 AGAIN: Final = 86400.0
 """Seconds after a failure in which a run of the same script counts as the user's own next attempt."""
+SETTLED: Final = 7 * 86400.0
+"""Seconds between a decision and the end of the window after which a job without an attempt counts as one that never
+runs: the store has jobs that ran, and does not tell one that waits from one that was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ def shadow(
                 if body is not None and row.job_id is not None and body.script is not None:
                     again.submitted(row.uid, body.script.sha256, row.at, row.job_id, within=AGAIN)
             for some in _batches([(row, body) for row, body in bodies if row.at < until]):
-                _judge(connection, cluster, some, stages, counts, partition)
+                _judge(connection, cluster, some, stages, counts, partition, until - SETTLED)
             if progress is not None:
                 progress(counts["decisions"])
         again.learn(_later_runs(connection, cluster, again.later()))
@@ -158,8 +161,9 @@ def _judge(  # noqa: PLR0917
     stages: Stages,
     counts: Counter[str],
     partition: str | None,
+    settled: float,
 ) -> None:
-    """Add decisions to the stages, and to the counts of an Overview."""
+    """Add decisions to the stages, and to the counts of an Overview. Jobs submitted by `settled` had time to run."""
     numbers = sorted({row.job_id for row, _ in rows if row.job_id is not None})
     attempts = _attempts(connection, cluster, numbers)
     owners = _owners(connection, cluster, numbers)
@@ -190,7 +194,7 @@ def _judge(  # noqa: PLR0917
         counts["attempts"] += len(own)
         for one in own:
             one.peak = peaks.get(one.key, one.peak)
-        stages.add(body, own, joined=row.outcome == "job")
+        stages.add(body, own, settled=row.outcome == "job" and row.at <= settled)
 
 
 def _is_of(one: Attempt, row: Row[Any], others: Sequence[tuple[float, str]]) -> bool:

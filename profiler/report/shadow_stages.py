@@ -57,8 +57,8 @@ class Stages:
         self._smoke = _Smoke(site.smoke if site is not None else SmokeKeys())
         self._own: dict[str, Happened] = {}
 
-    def add(self, body: Body, attempts: Sequence[Attempt], *, joined: bool) -> None:
-        """One decision that nothing was done of. `joined`: its job is known."""
+    def add(self, body: Body, attempts: Sequence[Attempt], *, settled: bool) -> None:
+        """One decision that nothing was done of. `settled`: its job is known, and had its time to run."""
         changes: dict[str, dict[str, Changed]] = {}
         for one in body.changes:
             changes.setdefault(one.stage, {})[one.field] = one
@@ -71,7 +71,7 @@ class Stages:
         if (found := changes.get("avoid_nodes")) is not None:
             self._avoid.add(found, attempts)
         if body.reject is not None:
-            self._limits.add(attempts, joined=joined)
+            self._limits.add(attempts, settled=settled)
         self._smoke.add(attempts)
         for name in changes.keys() - {*_OURS, ""}:
             self._own.setdefault(name, Happened()).add(list(changes[name]), attempts)
@@ -520,17 +520,17 @@ class _AvoidNodes:
 
 
 class _Limits:
-    """Helped: would have been refused, and never ran. Harmed: would have been refused, and ran."""
+    """Helped: would have been refused, and did not run in all its time. Harmed: would have been refused, and ran."""
 
     def __init__(self) -> None:
         self._happened = Happened()
         self._helped = self._harmed = self._unknown = 0
 
-    def add(self, attempts: Sequence[Attempt], *, joined: bool) -> None:
+    def add(self, attempts: Sequence[Attempt], *, settled: bool) -> None:
         self._happened.add(["refused"], attempts)
         if attempts:
             self._harmed += 1
-        elif joined:
+        elif settled:
             self._helped += 1
         else:
             self._unknown += 1
@@ -543,7 +543,10 @@ class _Limits:
             **self._happened.row(),
             benefit=(
                 counted("refused at once, and never ran", self._helped, known),
-                Figure("Slurm did not take them either, or their job is not known", self._unknown),
+                Figure(
+                    "may wait still, or Slurm did not take them either, or their job is not known",
+                    self._unknown,
+                ),
             ),
             harm=(counted("refused, and ran", self._harmed, known),),
             helped=self._helped,
@@ -551,7 +554,7 @@ class _Limits:
             known=known,
             verdict=verdict,
             why=why,
-            assumes="A job of which no attempt is known has not run, and would not have run later.",
+            assumes="A job of which no attempt is known a week later has not run, and would not have run after that.",
         )
 
 

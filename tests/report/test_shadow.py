@@ -190,7 +190,7 @@ def test_each_sign_of_too_little_memory_counts_alone(
     for asked, counted in ((64.0, (0, harmed)), (16.0, (helped, 0))):
         stages = Stages()
         change = Changed("min_mem_per_node", 32768, None, "sensitivity")
-        stages.add(Body(changes=(change,)), [attempt(asked=asked * GIB, **signal)], joined=True)
+        stages.add(Body(changes=(change,)), [attempt(asked=asked * GIB, **signal)], settled=True)
         found = next(one for one in stages.done() if one.name == "sensitivity")
         assert (found.helped, found.harmed) == counted
 
@@ -231,7 +231,7 @@ def test_most_must_be_known(change: Changed, nothing: dict[str, Any], unseen: in
     stages = Stages()
     for values, count in (({}, 73), (nothing, unseen)):
         for _ in range(count):
-            stages.add(Body(changes=(change,)), [attempt(**values)], joined=True)
+            stages.add(Body(changes=(change,)), [attempt(**values)], settled=True)
     found = next(one for one in stages.done() if one.name == "sensitivity")
     assert found.verdict == verdict
     assert {one.of for one in found.benefit if "left to others" in one.label} == {0, 73}
@@ -363,10 +363,14 @@ def test_limits(world: World, lab: Store) -> None:
         world.number += 1
         world.decide(number=world.number, reject="no node has 16 GPUs", at=T0 + number)
     world.decide(reject="no node has 16 GPUs")
+    for later in (1.0, 2.0, 6 * DAY):  # these may wait still
+        world.number += 1
+        world.decide(number=world.number, reject="no node has 16 GPUs", at=T0 + 23 * DAY + later)
     world.write(lab)
     page = page_of(lab)
     found = stage_of(page, "limits")
-    assert (found.helped, found.harmed, found.known, found.jobs, found.attempts) == (6, 0, 6, 7, 0)
+    assert (found.helped, found.harmed, found.known, found.jobs, found.attempts) == (6, 0, 6, 10, 0)
+    assert found.benefit[-1].value == 4
     assert advice(page, None).stage == "limits" and page.overview.lost == 1
 
 
@@ -625,10 +629,10 @@ def test_what_can_be_held_back() -> None:
     for field, held in (("req_switch", True), ("segment_size", False)):
         stages = Stages()
         oom = attempt(asked=16.0 * GIB, state="OUT_OF_MEMORY", reason="cpu_oom")
-        stages.add(Body(changes=(Changed(field, 1, None, "topology"),)), [attempt()], joined=True)
+        stages.add(Body(changes=(Changed(field, 1, None, "topology"),)), [attempt()], settled=True)
         for _ in range(5):
             stages.add(
-                Body(changes=(Changed("min_mem_per_node", 32768, 16384, "sensitivity"),)), [oom], joined=True
+                Body(changes=(Changed("min_mem_per_node", 32768, 16384, "sensitivity"),)), [oom], settled=True
             )
         line = advice(Shadow("lab", T0, T0 + DAY, "g.p", Overview(), stages.done()), None)
         assert line.table == 'partitions."g.p"'
@@ -679,7 +683,7 @@ def test_what_would_have_harmed_is_never_turned_on(
         (Body(reject="never"), attempt(), refused),
     ):
         for _ in range(count):
-            stages.add(body, [one], joined=True)
+            stages.add(body, [one], settled=True)
     line = advice(Shadow("lab", T0, T0 + DAY, None, Overview(), stages.done()), None)
     harmed = starved + slowed > 0
     assert not (harmed or refused) or line.stage is None
