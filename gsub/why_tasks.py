@@ -5,7 +5,6 @@ Few are looked at, and of each way to end some: a thousand tasks that ended alik
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from slurm_plugins.client.protocol import SlurmClient
     from slurm_plugins.client.values import AccountingRecord, Job
 
-__all__ = ["NO_TASKS", "Task", "Tasks", "count_of", "facts", "rows", "tasks_of"]
+__all__ = ["NO_TASKS", "Task", "Tasks", "facts", "rows", "tasks_of"]
 
 _T = TypeVar("_T")
 
@@ -38,7 +37,6 @@ _WORDS: Final[Mapping[State, str]] = {
     "done": "tried again",
     "stopped": "not tried again",
 }
-_RANGE: Final = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +83,7 @@ class Asks(Protocol):
 def tasks_of(job: str, told: Job | AccountingRecord | None, client: SlurmClient, service: Asks) -> Tasks:
     """The tasks of the array `job`; none where it is no array, or one task of it."""
     from slurm_plugins.client.errors import SlurmError
+    from slurm_plugins.client.parse import task_count
 
     if not job.isdecimal() or told is None or told.array_job_id is None:
         return NO_TASKS
@@ -100,7 +99,7 @@ def tasks_of(job: str, told: Job | AccountingRecord | None, client: SlurmClient,
         found.update({one.shown_id: one for one in live})
     states: Counter[str] = Counter()
     for one in found.values():
-        states[one.state.value] += 1 if one.array_task_id is not None else count_of(one.array_tasks)
+        states[one.state.value] += 1 if one.array_task_id is not None else task_count(one.array_tasks)
     failed = [one for one in found.values() if one.array_task_id is not None and _has_failed(one)]
     chosen = _chosen(sorted(failed, key=lambda one: one.array_task_id or 0))
     ids = {one.shown_id for one in chosen}
@@ -109,22 +108,6 @@ def tasks_of(job: str, told: Job | AccountingRecord | None, client: SlurmClient,
         looked=tuple(_task(one, service) for one in chosen),
         left=Counter(one.state.value for one in failed if one.shown_id not in ids),
     )
-
-
-def count_of(tasks: str | None) -> int:
-    """How many tasks a list of them names; what cannot be read counts as one.
-
-    >>> count_of("1,3-5,10-20:5%2"), count_of(None), count_of("3-5,...")
-    (7, 1, 4)
-    """
-    total = 0
-    for part in (tasks or "?").partition("%")[0].split(","):
-        found = _RANGE.fullmatch(part.strip())
-        if found is None or found[2] is None:
-            total += 1
-        else:
-            total += len(range(int(found[1]), int(found[2]) + 1, max(1, int(found[3] or 1))))
-    return total
 
 
 def _has_failed(one: Job | AccountingRecord) -> bool:

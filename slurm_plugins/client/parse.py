@@ -29,6 +29,7 @@ __all__ = [
     "memory",
     "names",
     "node_state",
+    "task_count",
     "text",
     "time",
     "time_limit",
@@ -263,6 +264,23 @@ def array_task(value: str) -> ArrayTask:
     if value.isascii() and value.isdigit():
         return ArrayTask(None, None) if int(value) in _NO_NUMBER else ArrayTask(int(value), None)
     return ArrayTask(None, value)
+
+
+_TASKS = re.compile(r"(\d{1,7})-(\d{1,7})(?::(\d{1,7}))?")
+
+
+def task_count(pending: str | None) -> int:
+    """How many tasks a pending array has left; each piece that names no range counts as one, as a list that was cut.
+
+    >>> task_count("1,3-5,10-20:5%2"), task_count(None), task_count("3-5,...")
+    (7, 1, 4)
+    """
+    total = 0
+    for piece in (pending or "").partition("%")[0].split(","):
+        found = _TASKS.fullmatch(piece.strip())
+        tasks = range(int(found[1]), int(found[2]) + 1, max(1, int(found[3] or 1))) if found else ()
+        total += max(1, len(tasks))
+    return total
 
 
 _TRES_ITEM = re.compile(

@@ -197,8 +197,8 @@ def test_what_waits_is_told_by_cause(door: Door) -> None:
     jobs = [
         a_job(1),
         a_job(2, wait, reason="Priority", gpus=8),
-        a_job(3, wait, reason="Priority", gpus=1, array_tasks="0-9,12%2"),
-        a_job(4, wait, reason="Priority", gpus=1, array_tasks="0-9,..."),
+        a_job(3, wait, reason="Priority", gpus=1, array_tasks="0-9:3,12-18%2"),
+        a_job(4, wait, reason="Priority", gpus=1, array_tasks="0-4000000,..."),
         a_job(5, wait, reason="Resources"),
         a_job(6, wait, reason="Resources", switches=1),
         a_job(7, wait, reason="QOSMaxGRESPerUser"),
@@ -212,7 +212,7 @@ def test_what_waits_is_told_by_cause(door: Door) -> None:
     queue = queue_of(jobs)
     assert queue.running == 1
     assert queue.pending == {
-        "priority": 13,
+        "priority": 4_000_014,
         "resources": 1,
         "locality": 1,
         "limits": 2,
@@ -220,7 +220,7 @@ def test_what_waits_is_told_by_cause(door: Door) -> None:
         "other": 2,
     }
     assert queue.pending_gpus == {
-        "priority": 20,
+        "priority": 4_000_021,
         "resources": 4,
         "locality": 4,
         "limits": 8,
@@ -232,7 +232,7 @@ def test_what_waits_is_told_by_cause(door: Door) -> None:
     figures.queue = queue
     told = figures.read()
     assert {key[1] for key in told if key[0] == "gsub_jobs_pending"} == {*CAUSES}
-    assert (told["gsub_gpus_pending", "priority"], told["gsub_jobs_running",]) == (20, 1)
+    assert (told["gsub_gpus_pending", "priority"], told["gsub_jobs_running",]) == (4_000_021, 1)
 
 
 def test_gpus_by_state() -> None:

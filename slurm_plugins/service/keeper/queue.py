@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import msgspec
-from ClusterShell.RangeSet import RangeSet, RangeSetException
 
 from slurm_plugins.client.causes import CAUSES, cause
+from slurm_plugins.client.parse import task_count
 from slurm_plugins.client.states import JobState
 from slurm_plugins.client.values import Job
 
@@ -30,15 +30,7 @@ def queue_of(jobs: Iterable[Job]) -> Queue:
         if job.state is JobState.RUNNING:
             running += 1
         elif job.state is JobState.PENDING:
-            tasks = _tasks(job.array_tasks)
+            tasks = task_count(job.array_tasks)
             pending[cause(job)] += tasks
             wanted[cause(job)] += tasks * (job.gpu_count or 0)
     return Queue(running, pending, wanted)
-
-
-def _tasks(listed: str | None) -> int:
-    """Tasks of a pending array ("3-5%2"); what cannot be read, as a list that Slurm has cut, counts as one."""
-    try:
-        return max(1, len(RangeSet((listed or "").partition("%")[0])))
-    except RangeSetException:
-        return 1
