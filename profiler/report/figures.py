@@ -114,10 +114,14 @@ def totals(frame: pd.DataFrame) -> Table:
         ("GPU-hours of GPUs never used", _sum(gpu.idle_hours), "h", len(gpu), _missing(gpu.idle_hours)),
         ("GPU-hours of failed attempts", _sum(gpu.failed_hours), "h", len(gpu), _missing(gpu.failed_hours)),
         ("GPU-hours wasted, by both", _sum(gpu.wasted_hours), "h", len(gpu), _missing(gpu.wasted_hours)),
+        ("share never used", _part(gpu, gpu.idle_hours), "%", len(gpu), _missing(gpu.idle_hours)),
+        ("share of failed attempts", _part(gpu, gpu.failed_hours), "%", len(gpu), _missing(gpu.failed_hours)),
+        ("share wasted, by both", _part(gpu, gpu.wasted_hours), "%", len(gpu), _missing(gpu.wasted_hours)),
         ("median wait for GPUs", _quantile(waits, 0.5), "s", len(gpu), _missing(gpu.wait_s)),
     ]
     made = pd.DataFrame(rows, columns=["figure", "value", "unit", "attempts", "unknown"])
-    return _table("totals", "In all", "GPU-hours are those inside the window.", made, len(work), 0)
+    note = "GPU-hours are those inside the window; a share is of those of the attempts of which it is known."
+    return _table("totals", "In all", note, made, len(work), 0)
 
 
 def outcomes(frame: pd.DataFrame) -> Table:
@@ -215,11 +219,14 @@ def wasted_by_user(frame: pd.DataFrame) -> Table:
     made = _sums(work, "user")
     made["unknown"] = made.unwasted
     made = made.sort_values("wasted_hours", ascending=False, kind="stable")
-    made["wasted_percent"] = _ratios(made.wasted_hours, made.gpu_hours)
+    made["wasted_percent"] = _ratios(made.wasted_hours, made.judged_hours)
     rows = made[
         ["wasted_hours", "failed_hours", "idle_hours", "gpu_hours", "wasted_percent", "attempts", "unknown"]
     ].reset_index()
-    note = "As by reason; the share is of the user's own GPU-hours. Never used: those of failed attempts too."
+    note = (
+        "As by reason; the share is of the user's own GPU-hours of which it is known. Never used: those of failed "
+        "attempts too."
+    )
     unknown = _missing(work.wasted_hours)
     return _table("wasted_by_user", "Wasted GPU-hours by user", note, rows, len(work), unknown)
 
@@ -421,6 +428,8 @@ def _work(frame: pd.DataFrame) -> pd.DataFrame:
         "failed_hours": np.where(failed, hours, 0.0),
         "wasted_hours": np.where(failed, hours, idle_hours),
     }
+    # Of which it is known whether they were wasted
+    columns["judged_hours"] = np.where(np.isnan(columns["wasted_hours"]), np.nan, hours)
     # Of which attempts it is not known
     columns |= {
         "unrun": np.isnan(hours),
@@ -433,7 +442,7 @@ def _work(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 _SUMMED: Final = (
-    *(f"{name}_hours" for name in ("gpu", "seen", "busy", "idle", "failed", "wasted")),
+    *(f"{name}_hours" for name in ("gpu", "seen", "busy", "idle", "failed", "wasted", "judged")),
     *("wait_s", "waited_long", "failed", "unrun", "unseen", "unwasted", "unwaited"),
 )
 
@@ -484,6 +493,11 @@ def _quantile(values: pd.Series, share: float) -> float:
 def _sum(values: pd.Series) -> float:
     """NaN of none that is known."""
     return float(values.sum(min_count=1))
+
+
+def _part(work: pd.DataFrame, some: pd.Series) -> float:
+    """What share `some` of each attempt's GPU-hours are, in per cent of those of the attempts where it is known."""
+    return _ratio(_sum(some), _sum(work.gpu_hours[some.notna()]))
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from math import isfinite
+from math import isfinite, nan
 from typing import Any, Final
 
 import jinja2
@@ -35,16 +35,16 @@ _SUMMED: Final = ("gpu_hours_percent", "wasted_hours_percent", "attempts", "unkn
 _FIRST: Final = ("utilisation_over_time", "utilisation_spread", "utilisation")
 """The tables that come first; the others follow in their order."""
 _CARDS: Final = (
-    ("GPU-hours", "GPU-hours"),
-    ("utilisation", "Mean utilisation"),
-    ("GPU-hours wasted, by both", "GPU-hours wasted"),
-    ("GPU-hours of failed attempts", "… by failed attempts"),
-    ("GPU-hours of GPUs never used", "… by GPUs never used"),
-    ("median wait for GPUs", "Median wait for GPUs"),
-    ("jobs", "Jobs"),
-    ("users", "Users"),
+    ("GPU-hours", "GPU-hours", None),
+    ("utilisation", "Mean utilisation", None),
+    ("GPU-hours wasted, by both", "GPU-hours wasted", "share wasted, by both"),
+    ("GPU-hours of failed attempts", "… by failed attempts", "share of failed attempts"),
+    ("GPU-hours of GPUs never used", "… by GPUs never used", "share never used"),
+    ("median wait for GPUs", "Median wait for GPUs", None),
+    ("jobs", "Jobs", None),
+    ("users", "Users", None),
 )
-"""Figures of the table `totals` that come first, and what they are called there."""
+"""Figures of the table `totals` that come first, what they are called there, and which one is their share."""
 
 
 def page(about: About, tables: Sequence[Table]) -> str:
@@ -195,14 +195,12 @@ def _rest(rows: pd.DataFrame) -> list[Cell]:
 
 def _cards(table: Table) -> list[Mapping[str, object]]:
     rows = table.rows.set_index("figure")
-    hours = float(rows.loc["GPU-hours", "value"])
     made: list[Mapping[str, object]] = []
-    for name, shown in _CARDS:
+    for name, shown, of in _CARDS:
         row = rows.loc[name]
         value = float(row["value"])
-        share = ""
-        if row["unit"] == "h" and name != "GPU-hours" and hours > 0 and isfinite(value):
-            share = f"{percent(100 * value / hours)} of all"
+        part = nan if of is None else float(rows.loc[of, "value"])
+        share = f"{percent(part)} of {'those known' if row['unknown'] else 'all'}" if isfinite(part) else ""
         unit, text = row["unit"], _cell(UNITS.get(row["unit"], ""), value).text
         if unit == "h" and isfinite(value):
             text = f"{amount_of_hours(value)} h"

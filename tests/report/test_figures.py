@@ -120,6 +120,9 @@ def test_totals(tables: dict[str, Table]) -> None:
         GPU-hours of GPUs never used | 13.13 | h | 29 | 2
         GPU-hours of failed attempts | 147.13 | h | 29 | 0
         GPU-hours wasted, by both | 160.13 | h | 29 | 1
+        share never used | 1313 / 213.13 | % | 29 | 2
+        share of failed attempts | 14713 / 225.13 | % | 29 | 0
+        share wasted, by both | 16013 / 225.13 | % | 29 | 1
         median wait for GPUs | 360 | s | 29 | 1
     """)  # fmt: skip
     assert (tables["totals"].attempts, tables["totals"].unknown) == (30, 0)
@@ -297,3 +300,14 @@ def test_gpus_that_nobody_saw_are_neither_busy_nor_idle(frame: pd.DataFrame) -> 
     assert totals.loc["utilisation", "value"] == 0
     wasted = totals[totals.index.str.contains("idle|wasted")]
     assert wasted.unknown.tolist() and (wasted.unknown == 1).all()
+
+
+def test_what_is_wasted_is_a_share_of_what_is_known(frame: pd.DataFrame) -> None:
+    some = frame[frame.job.isin([17, 27, 30])].copy()  # 16, 4 and 2 GPU-hours; those of 30 were never used
+    some.loc[some.job == 30, "user"] = "cy"
+    some.loc[some.job == 17, "gpus_known"] = 4
+    tables = {table.name: table.rows for table in audit(some, since=MONDAY, until=MONDAY + DAYS)}
+    totals = tables["totals"].set_index("figure").value
+    assert totals["share wasted, by both"] == pytest.approx(100 * 2 / 6) == totals["share never used"]
+    users = tables["wasted_by_user"].set_index("user")
+    assert users.wasted_percent.to_dict() == {"cy": 100, "ben": 0} and users.unknown["cy"] == 1

@@ -15,7 +15,7 @@ import pytest
 from profiler.report.cells import UNITS, cell
 from profiler.report.figures import Table, audit
 from profiler.report.html import ROWS, page
-from profiler.wording import NOT_KNOWN, plain
+from profiler.wording import NOT_KNOWN, percent, plain
 from tests.report.history import SINCE, UNTIL
 from tests.report.pages import ABOUT, HOSTILE, Reader, crowd, history, made, read
 
@@ -99,6 +99,19 @@ def test_each_cell_has_the_number_of_the_figures(whole: tuple[str, dict[str, Tab
                     assert one.text == cell(kind, value), where
                     compared += 1
     assert compared > 1000
+
+
+def test_a_card_has_its_share_of_what_is_known(whole: tuple[str, dict[str, Table]]) -> None:
+    text, tables = whole
+    totals = tables["totals"].rows.set_index("figure")
+    cards = text[text.index('<dl class="cards">') : text.index("</dl>")]
+    for name, share in (
+        ("GPU-hours wasted, by both", "share wasted, by both"),
+        ("GPU-hours of GPUs never used", "share never used"),
+    ):
+        assert 0 < totals.unknown[name] == totals.unknown[share] < totals.attempts[name]
+        assert totals.value[share] > 100 * totals.value[name] / totals.value["GPU-hours"]
+        assert f"<dd>{percent(totals.value[share])} of those known</dd>" in cards
 
 
 def test_each_part_says_what_it_rests_on(whole: tuple[str, dict[str, Table]]) -> None:
