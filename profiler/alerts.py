@@ -112,15 +112,15 @@ def _exempt(rule: Rule, facts: Facts) -> str:
 
 
 def exempted(rule: Rule, *, user: str, account: str, partition: str, qos: str) -> str:
-    """Why a rule leaves such a job alone; empty: it does not."""
+    """Why a rule leaves such a job alone; empty: it does not. Case counts for partitions alone."""
     exempt = rule.exempt
-    whose = (
-        ("user", user, exempt.users),
-        ("account", account, exempt.accounts),
-        ("partition", partition, exempt.partitions),
-        ("QOS", qos, exempt.qos),
-    )
-    return next((f"{what} {name} is exempt" for what, name, names in whose if name in names), "")
+    if partition in exempt.partitions:
+        return f"partition {partition} is exempt"
+    whose = (("user", user, exempt.users), ("account", account, exempt.accounts), ("QOS", qos, exempt.qos))
+    for what, name, names in whose:
+        if name.casefold() in map(str.casefold, names):
+            return f"{what} {name} is exempt"
+    return ""
 
 
 # --- what is known of a job -------------------------------------------------------------------------------------------
@@ -150,7 +150,8 @@ def facts_of(
     samples = {node.node: (node.until, _samples(node)) for node in nodes if node.until is not None}
     values: dict[str, Value] = dict.fromkeys(QUANTITIES)
     values |= {
-        "gpus": _gpus(usage, whole),
+        # By Slurm's count alone: a node that tells of no GPU may have some nobody sees
+        "gpus": _number(job.gpus),
         "ended": ended,
         "interactive": interactive,
         "state": job.state,
@@ -179,12 +180,6 @@ def _is_whole(usage: Usage) -> bool:
     except HostlistError:
         return False
     return bool(names) and sorted(names) == sorted(told)
-
-
-def _gpus(usage: Usage, whole: bool) -> float | None:
-    if usage.job.gpus is not None:
-        return float(usage.job.gpus)
-    return float(sum(len(node.gpus) for node in usage.nodes)) if whole else None
 
 
 def _runtime(usage: Usage, whole: bool) -> float | None:
@@ -231,7 +226,7 @@ def _of_host(usage: Usage) -> dict[str, Value]:
 
 
 def _of_gpus(usage: Usage, gpus: Value, courses: Sequence[NodeSeries]) -> dict[str, Value]:
-    """Of GPUs; nothing is known of a job that has none, or one of whose GPUs nobody sees."""
+    """Of GPUs; nothing is known of a job that has none, or one of whose GPUs, by Slurm's count, nobody sees."""
     each = [(node, gpu) for node in usage.nodes for gpu in node.gpus]
     if not each or len(each) != gpus:
         return {}

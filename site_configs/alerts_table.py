@@ -24,7 +24,7 @@ DOES: tuple[Does, ...] = ("observe", "notify", "cancel")
 """From the most cautious to the least."""
 
 QUANTITIES: Final[Mapping[str, tuple[Type, str]]] = {
-    "gpus": ("number", "GPUs that the job has, as Slurm says"),
+    "gpus": ("number", "GPUs that the job has, as Slurm says; where it does not, nothing is known of GPUs"),
     "gpus_used": ("number", "of these, GPUs that ever computed"),
     "gpus_unused": ("number", "of these, GPUs that never did"),
     "gpu_hours": ("number", "GPUs times run time, in hours"),

@@ -192,6 +192,11 @@ def idle_looks() -> list[tuple[float, Facts]]:
         ('exempt.accounts = ["vision"]\n', "account vision is exempt"),
         ('exempt.partitions = ["gpu"]\n', "partition gpu is exempt"),
         ('exempt.qos = ["normal"]\n', "QOS normal is exempt"),
+        # Slurm has these in small letters, whatever an admin wrote; partitions as written
+        ('exempt.users = ["Ada"]\n', "user ada is exempt"),
+        ('exempt.accounts = ["Vision"]\n', "account vision is exempt"),
+        ('exempt.qos = ["NORMAL"]\n', "QOS normal is exempt"),
+        ('exempt.partitions = ["GPU"]\n', ""),
         ('exempt.users = ["bob"]\n', ""),
     ],
 )
@@ -227,3 +232,21 @@ def test_a_job_of_which_a_gpu_or_a_node_is_missing_is_not_known() -> None:
     assert lived(looks_at(missing, 300)).met == set()
     elsewhere = job(at(1, IDLE), summary={"nodes": "n[1-2]"})
     assert lived(looks_at(elsewhere, 300)).met == set()
+
+
+@pytest.mark.parametrize("seen", [(1, 0), (2, 2)])
+def test_where_slurm_tells_no_number_of_gpus_nothing_is_known_of_them(seen: tuple[int, int]) -> None:
+    """A node whose GPUs nobody told of looks as one that has none."""
+    (now, usage, courses) = list(Job([[at(1, IDLE)]] * 4, per_node=2).reports(120))[-1]
+    usage = msgspec.structs.replace(
+        usage,
+        job=msgspec.structs.replace(usage.job, gpus=None),
+        nodes=tuple(
+            msgspec.structs.replace(node, gpus=node.gpus[:count])
+            for node, count in zip(usage.nodes, seen, strict=True)
+        ),
+    )
+    known = facts_of(usage, courses, now=now, fresh=FRESH)
+    told = {name for name, value in known.values.items() if value is not None}
+    assert not [name for name in told if "gpu" in name or "idle" in name] and not known.stale
+    assert list(findings(BOLD.alerts.every(), known)) == []
