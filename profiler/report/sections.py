@@ -13,6 +13,7 @@ from profiler.report.cells import cell
 from profiler.report.figures import UNKNOWN, Table
 from profiler.report.files import About
 from profiler.report.plots import Bar, Caption, Plot, Range, Series, bars, course, groups, ranges
+from profiler.store.report import FAILED
 from profiler.wording import NOT_KNOWN, plain
 
 __all__ = ["NAME", "amount_of_hours", "draw", "say"]
@@ -102,8 +103,11 @@ def _say_utilisation(table: Table) -> str:
 
 def _say_outcomes(table: Table) -> str:
     rows = table.rows.set_index("outcome").gpu_hours_percent
+    if rows.isna().all():
+        return "There are no GPU-hours that are known."
+    failed = rows[rows.index.isin(FAILED)]
     good = _per_cent(rows.get("completed", 0.0))
-    bad = _per_cent(rows.reindex(["failed", "timeout", "preempted"]).sum())
+    bad = _per_cent(failed.sum(min_count=min(1, len(failed))))
     return f"{good} of the GPU-hours went to attempts that completed, {bad} to failed ones."
 
 
@@ -143,9 +147,14 @@ def _say_waiting(table: Table) -> str:
 
 
 def _say_locality(table: Table) -> str:
-    few = table.rows[table.rows.nodes == "fewest"].attempts.sum()
-    share = _per_cent(100 * few / table.rows.attempts.sum())
-    return f"{share} of the attempts on several GPUs ran on as few nodes as could hold them."
+    attempts = table.rows.groupby("nodes").attempts.sum()
+    lost = int(attempts.get(UNKNOWN, 0))
+    known = int(attempts.sum()) - lost
+    if not known:
+        return "Of no attempt on several GPUs is it known how many nodes it ran on."
+    share = _per_cent(100 * attempts.get("fewest", 0) / known)
+    said = f"{share} of the attempts on several GPUs ran on as few nodes as could hold them."
+    return said + (f" Of {_parts(lost, 'attempt')} it is not known." if lost else "")
 
 
 def _say_by(table: Table) -> str:

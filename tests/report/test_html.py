@@ -216,6 +216,44 @@ def test_what_is_missing_breaks_nothing(frame: pd.DataFrame, case: str) -> None:
     assert not re.search(r">[^<]*\bnan\b[^<]*<", text), "what is not known is n/a"
 
 
+def no_nodes(frame: pd.DataFrame) -> Any:
+    return frame.assign(nodes=pd.array([pd.NA] * len(frame), "Int32"))
+
+
+def no_node_of_some(frame: pd.DataFrame) -> Any:
+    """Of eight attempts on two GPUs: three on one node, one on two, of four nobody knows."""
+    some = frame[frame["gpus"] > 1].head(8)
+    nodes = pd.array([1, 1, 1, 2, *[pd.NA] * 4], "Int32")
+    return some.assign(gpus=pd.array([2] * 8, "Int32"), nodes=nodes, partition=pd.Categorical(["a"] * 8))
+
+
+def no_hours_of_failures(frame: pd.DataFrame) -> Any:
+    failed = frame.outcome.isin(["failed", "timeout", "preempted"])
+    return frame.assign(gpu_hours=frame.gpu_hours.mask(failed))
+
+
+@pytest.mark.parametrize(
+    ("case", "table", "said"),
+    [
+        (unknown_starts, "outcomes", "There are no GPU-hours that are known."),
+        (CASES["no GPUs"], "outcomes", "There are no GPU-hours that are known."),
+        (no_hours_of_failures, "outcomes", "to attempts that completed, n/a to failed ones."),
+        (CASES["no failures"], "outcomes", "100 % of the GPU-hours went to attempts that completed, 0 % to"),
+        (CASES["failures alone"], "outcomes", "0 % of the GPU-hours went to attempts that completed, 100 % to"),
+        (no_nodes, "locality", "Of no attempt on several GPUs is it known how many nodes it ran on."),
+        (no_node_of_some, "locality", "75 % of the attempts on several GPUs ran on as few nodes as could hold"),
+        (no_node_of_some, "locality", " Of 4 attempts it is not known."),
+    ],
+)
+def test_no_share_is_told_of_what_is_not_known(
+    frame: pd.DataFrame, case: Callable[[pd.DataFrame], Any], table: str, said: str
+) -> None:
+    text, _ = made(case(frame.head(200)), split=())
+    body = text[text.index(f'<section id="{table}"') :]
+    finding = body[body.index('<p class="finding">') : body.index('<p class="rests">')]
+    assert said in finding, finding
+
+
 def test_a_week_of_which_nothing_is_known_is_a_gap(frame: pd.DataFrame) -> None:
     short = frame[frame.run_s < DAY].copy()
     begin = (short.started - pd.Timestamp(SINCE, unit="s", tz="UTC")).dt.total_seconds()
