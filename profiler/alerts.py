@@ -38,8 +38,9 @@ __all__ = [
 ]
 
 _UNSEEN: Final = 300.0
+"""Seconds of a job, all in all, for which a GPU may tell nothing: after more of it, it may have computed."""
 _UNSEEN_SHARE: Final = 0.05
-"""Seconds, or a share of a job's time, for which a GPU may tell nothing: after more of it, it may have computed."""
+"""The share of a job's time, where that is more, for which it may tell nothing until a mean of it is not known."""
 _AHEAD: Final = 10.0
 """Seconds that a node's clock may be ahead of ours."""
 
@@ -245,8 +246,10 @@ def _of_gpus(usage: Usage, gpus: Value, courses: Sequence[NodeSeries]) -> dict[s
             }
     means = [
         (gpu.utilisation_mean, max(gpu.seconds, 1.0))
-        for (node, gpu), one in zip(each, used, strict=True)
-        if gpu.utilisation_mean is not None and one is not None and _nearly(gpu.seconds, node)
+        for node, gpu in each
+        if gpu.utilisation_mean is not None
+        and _used(node, gpu, _UNSEEN_SHARE) is not None
+        and _nearly(gpu.seconds, node, _UNSEEN_SHARE)
     ]
     if len(means) == len(each):
         weight = fsum(seconds for _, seconds in means)
@@ -255,20 +258,20 @@ def _of_gpus(usage: Usage, gpus: Value, courses: Sequence[NodeSeries]) -> dict[s
     return found
 
 
-def _used(node: NodeUse, gpu: GpuUse) -> bool | None:
-    """Whether a GPU ever computed; one that told nothing for a while may have."""
+def _used(node: NodeUse, gpu: GpuUse, share: float = 0.0) -> bool | None:
+    """Whether a GPU ever computed; one that told nothing for a while may have (`share`: as of `_nearly`)."""
     if gpu.faults:
         return None
     used = was_used(gpu)
-    if used is False and not _nearly(gpu.idle_at_start_seconds, node):
+    if used is False and not _nearly(gpu.idle_at_start_seconds, node, share):
         return None  # also of a MIG instance: a process may come and go between two looks
     return used
 
 
-def _nearly(seconds: float | None, node: NodeUse) -> bool:
-    """Whether so many seconds are about all of a job's time on a node."""
+def _nearly(seconds: float | None, node: NodeUse, share: float = 0.0) -> bool:
+    """Whether so many seconds are about all of a job's time on a node; more may be missing by `share` of it."""
     covered = _covered(node)
-    return seconds is not None and seconds >= covered - max(_UNSEEN, _UNSEEN_SHARE * covered)
+    return seconds is not None and seconds >= covered - max(_UNSEEN, share * covered)
 
 
 def _idle(gpu: GpuUse, used: bool | None) -> float | None:

@@ -145,6 +145,10 @@ PROFILES: dict[str, tuple[Job, float, set[str], str | None]] = {
         job(at(60, BUSY), at(1, IDLE), blind=[(100.0, 900.0)]), 8, set(), None,
     ),
     "the agent was away for 30 min of an idle start": (job(at(1, IDLE), blind=[(20.0, 50.0)]), 4, set(), None),
+    # few of 4 h, and enough to compute in
+    "computed while the agent was away for 9 min": (
+        job(at(30.5, IDLE), at(8, BUSY), at(1, IDLE), blind=[(30.0, 39.5)]), 3.9, set(), None,
+    ),
 }  # fmt: skip
 
 
