@@ -14,6 +14,7 @@ of their user's (a dependency, a begin time, a hold); anything else.
 """
 _OF_USER: Final = ("Dependency", "BeginTime", "JobHeld", "JobArrayTaskLimit")
 _LIMITS: Final = ("QOS", "Assoc", "MaxMemPerLimit", "AccountingPolicy")
+_OF_ACCOUNT: Final = "PerAccount"  # how limits of an account in its QOS end: MaxGRESPerAccount
 
 
 def cause(job: Job) -> str:
@@ -21,7 +22,7 @@ def cause(job: Job) -> str:
     reason = job.reason or ""
     if job.held or reason.startswith(_OF_USER):
         return "user"
-    if reason.startswith(_LIMITS):
+    if reason.startswith(_LIMITS) or reason.endswith(_OF_ACCOUNT):
         return "limits"
     if reason.startswith("Resources"):
         return "locality" if job.switches else "resources"

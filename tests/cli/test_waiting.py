@@ -4,7 +4,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from gsub.waiting import REASONS, limit_sentence, meaning, waiting
+from gsub.waiting import REASONS, cause, limit_sentence, meaning, waiting
 from slurm_plugins.client.parse import tres
 from slurm_plugins.client.states import JobState, NodeState
 from slurm_plugins.client.values import Job, Node
@@ -65,6 +65,7 @@ def test_a_limit_says_whose_it_is_and_of_what(code: str) -> None:
     sentence = told[0]
     assert ("QOS" in sentence) == (not code.startswith("Assoc")), sentence
     assert "not known" not in meaning(code)[0]
+    assert cause(pending(reason=code)) == "limits"
 
 
 def test_a_limit_in_words() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import dataclasses
 import json
 import os
 import subprocess
@@ -24,7 +25,7 @@ from profiler.records import Record
 from profiler.store.facts import JobFacts
 from slurm_plugins.client.parse import tres
 from slurm_plugins.client.states import NodeState
-from slurm_plugins.client.values import Node
+from slurm_plugins.client.values import Hosts, Node
 from tests.cli.service import Site, keeper, write_site
 from tests.cli.test_waiting import pending
 from tests.keeper.door import ADA, BOB, OPERATOR, Door, new_store
@@ -251,11 +252,11 @@ def test_no_cell_is_a_formula(tmp_path: Path) -> None:
     assert "\n'=cmd|" in (tmp_path / "out/failures.csv").read_text()
 
 
-def free(gpus: int, state: NodeState = NodeState.MIXED) -> Node:
-    """A node of eight GPUs, of which so many are free."""
+def free(gpus: int, state: NodeState = NodeState.MIXED, features: tuple[str, ...] = ()) -> Node:
+    """A node of eight A100, of which so many are free."""
     return Node(
-        name=f"n{gpus}", state=state, gres=tres("gres/gpu=8"), tres=tres("cpu=64,gres/gpu=8"),
-        tres_allocated=tres(f"gres/gpu={8 - gpus}"), partitions=("gpu",),
+        name=f"n{gpus}", state=state, gres=tres("gres/gpu:a100=8"), tres=tres("cpu=64,gres/gpu=8"),
+        tres_allocated=tres(f"gres/gpu={8 - gpus}"), partitions=("gpu",), features=features,
     )  # fmt: skip
 
 
@@ -269,13 +270,38 @@ def free(gpus: int, state: NodeState = NodeState.MIXED) -> Node:
         ({"reason": "Resources", "gpus": 4}, "locality"),
         ({"reason": "Resources", "gpus": 5}, "resources"),
         ({"reason": "Resources", "gpus": 4, "partition": "cpu"}, "resources"),
+        # ... of its type, on nodes with its features that it does not exclude
+        ({"reason": "Resources", "gpus": 4, "tres_per_node": tres("gres/gpu:a100=4")}, "locality"),
+        ({"reason": "Resources", "gpus": 1, "tres_per_node": tres("gres/gpu:h100=1")}, "resources"),
+        (
+            {"reason": "Resources", "gpus": 1, "tres_per_job": tres("gres/gpu:a100=1,gres/gpu:h100=1")},
+            "resources",
+        ),
+        ({"reason": "Resources", "gpus": 3, "features": "(ib|eth)&big"}, "locality"),
+        ({"reason": "Resources", "gpus": 4, "features": "ib"}, "resources"),
+        ({"reason": "Resources", "gpus": 1, "features": "ib*2&big*1"}, "resources"),
+        ({"reason": "Resources", "gpus": 3, "excluded_nodes": Hosts("n[3-9]")}, "resources"),
         ({"reason": "QOSMaxGRESPerUser", "gpus": 4}, "limits"),
+        ({"reason": "MaxGRESPerAccount"}, "limits"),
         ({"reason": "Dependency"}, "user"),
         ({"reason": None}, "other"),
     ],
 )
 def test_what_a_job_waits_for(changes: dict[str, object], expected: str) -> None:
-    nodes = [free(1), free(3), free(2, state=NodeState.DOWN)]
+    nodes = [free(1), free(3, features=("ib", "big")), free(2, state=NodeState.DOWN)]
     assert cause(pending(**changes), nodes) == expected
     if expected != "locality" or "switches" in changes:
         assert cause(pending(**changes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("told", "most"), [("gres/gpu=3", 1), ("gres/gpu=4,gres/gpu:v100=1,gres/gpu:a100=3", 3)]
+)
+def test_gpus_of_two_types_on_a_node(told: str, most: int) -> None:
+    """Four of each: where Slurm does not tell by type what is held, all of that may be of the type that is wanted."""
+    node = dataclasses.replace(
+        free(0), gres=tres("gres/gpu:a100=4,gres/gpu:v100=4"), tres_allocated=tres(told)
+    )
+    for gpus, expected in ((most, "locality"), (most + 1, "resources")):
+        job = pending(reason="Resources", gpus=gpus, tres_per_node=tres(f"gres/gpu:v100={gpus}"))
+        assert cause(job, [node]) == expected
