@@ -319,7 +319,8 @@ def utilisation_spread(frame: pd.DataFrame) -> Table:
 def utilisation_over_time(frame: pd.DataFrame, *, since: float, until: float) -> Table:
     """GPU-hours and utilisation day by day, or from 92 days on week by week (from Monday), in UTC.
 
-    An attempt's mean utilisation is counted for each hour that it ran.
+    An attempt's mean utilisation is counted for each hour that it ran. `since` is not before the store's first record
+    (`profiler.report.frames.span`): from there on, a day without attempts is one on which none ran.
     """
     work = _work(frame)
     work = work[work.on_gpus]

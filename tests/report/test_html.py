@@ -239,9 +239,17 @@ def no_hours_of_failures(frame: pd.DataFrame) -> Any:
         (CASES["no GPUs"], "outcomes", "There are no GPU-hours that are known."),
         (no_hours_of_failures, "outcomes", "to attempts that completed, n/a to failed ones."),
         (CASES["no failures"], "outcomes", "100 % of the GPU-hours went to attempts that completed, 0 % to"),
-        (CASES["failures alone"], "outcomes", "0 % of the GPU-hours went to attempts that completed, 100 % to"),
+        (
+            CASES["failures alone"],
+            "outcomes",
+            "0 % of the GPU-hours went to attempts that completed, 100 % to",
+        ),
         (no_nodes, "locality", "Of no attempt on several GPUs is it known how many nodes it ran on."),
-        (no_node_of_some, "locality", "75 % of the attempts on several GPUs ran on as few nodes as could hold"),
+        (
+            no_node_of_some,
+            "locality",
+            "75 % of the attempts on several GPUs ran on as few nodes as could hold",
+        ),
         (no_node_of_some, "locality", " Of 4 attempts it is not known."),
     ],
 )

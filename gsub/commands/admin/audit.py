@@ -93,10 +93,14 @@ def audit(  # noqa: PLR0917 - click gives them by their names
         frame = _frame(store, name, begin, end)
         if not len(frame):
             raise _nothing(store, name, begin, end)
+        from profiler.report.frames import pseudonymous, span
+
+        # Before the first record nothing is known, which is not that nothing ran
+        records = span(store, name)
+        begin = begin if records is None else max(begin, records[0])
     from profiler.report.figures import audit as figures
     from profiler.report.files import About
     from profiler.report.files import as_json as json_of
-    from profiler.report.frames import pseudonymous
 
     if pseudonyms:
         frame = pseudonymous(frame)
