@@ -99,17 +99,9 @@ def findings(rules: Iterable[Rule], facts: Facts) -> Iterator[Finding]:
     for rule in rules:
         if rule.when is not None and rule.when.holds(facts.values) is True:
             evidence = {name: facts.values.get(name) for name in rule.when.names}
-            yield Finding(rule, facts, evidence, _exempt(rule, facts))
-
-
-def _exempt(rule: Rule, facts: Facts) -> str:
-    job = facts.job
-    why = exempted(rule, user=job.user, account=job.account, partition=job.partition, qos=job.qos)
-    if why:
-        return why
-    if facts.values.get("interactive") is True and not rule.interactive:
-        return "it is interactive"
-    return ""
+            job = facts.job
+            exempt = exempted(rule, user=job.user, account=job.account, partition=job.partition, qos=job.qos)
+            yield Finding(rule, facts, evidence, exempt)
 
 
 def exempted(rule: Rule, *, user: str, account: str, partition: str, qos: str) -> str:
@@ -127,14 +119,7 @@ def exempted(rule: Rule, *, user: str, account: str, partition: str, qos: str) -
 # --- what is known of a job -------------------------------------------------------------------------------------------
 
 
-def facts_of(
-    usage: Usage,
-    courses: Sequence[NodeSeries] = (),
-    *,
-    now: float,
-    fresh: float,
-    interactive: bool | None = None,
-) -> Facts:
+def facts_of(usage: Usage, courses: Sequence[NodeSeries] = (), *, now: float, fresh: float) -> Facts:
     """What is known of a job that runs, or has ended.
 
     Parameters
@@ -142,7 +127,6 @@ def facts_of(
     courses: its nodes over time; needed of a job that waits in a collective.
     now: seconds since the epoch.
     fresh: seconds for which a sample is fresh.
-    interactive: whether it has no batch script; None: Slurm was not asked.
     """
     job = usage.job
     ended = job.ended is not None
@@ -154,7 +138,6 @@ def facts_of(
         # By Slurm's count alone: a node that tells of no GPU may have some nobody sees
         "gpus": _number(job.gpus),
         "ended": ended,
-        "interactive": interactive,
         "state": job.state,
         "partition": job.partition or None,
         "account": job.account or None,
@@ -334,6 +317,8 @@ def _stale(
             return f"the clock of {node} is ahead by {span(at - now)}"
         if now - at > fresh:
             return f"the last sample of {node} is {span(now - at)} old"
+    if usage.job.state not in ("", "RUNNING"):
+        return f"Slurm says that it is {usage.job.state}"
     if any(node.final for node in usage.nodes):
         return "one of its nodes has told of its end"
     return ""

@@ -48,7 +48,6 @@ QUANTITIES: Final[Mapping[str, tuple[Type, str]]] = {
     "samples": ("number", "readings of the GPU that was looked at least often"),
     "nodes": ("number", "nodes of the job"),
     "ended": ("flag", "whether it has ended"),
-    "interactive": ("flag", "whether it has no batch script (salloc, srun); known when Slurm is asked"),
     "state": ("text", 'Slurm\'s word, like "RUNNING"'),
     "partition": ("text", "its partition"),
     "account": ("text", "its account"),

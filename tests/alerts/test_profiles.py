@@ -12,7 +12,7 @@ import pytest
 
 from profiler.alerts import Facts, allowed, facts_of, findings, fresh_seconds
 from profiler.watches import ENOUGH, Watch, against_cancelling, looked, pause_seconds, remembered
-from site_configs.alerts_table import BUILT_IN
+from site_configs.alerts_table import BUILT_IN, QUANTITIES
 from site_configs.site import parse_site
 from site_configs.site_model import Site
 from tests.alerts.courses import BUSY, IDLE, SPIN, Job, at, cycle
@@ -63,12 +63,10 @@ def lived(looks: Iterable[tuple[float, Facts]], site: Site = BOLD) -> Told:
     return came
 
 
-def looks_at(
-    of: Job, minutes: float, *, interactive: bool = False, skew: float = 0.0
-) -> list[tuple[float, Facts]]:
+def looks_at(of: Job, minutes: float, *, skew: float = 0.0) -> list[tuple[float, Facts]]:
     """A look each minute; `skew`: how far our clock is ahead of the nodes'."""
     return [
-        (now + skew, facts_of(usage, courses, now=now + skew, fresh=FRESH, interactive=interactive))
+        (now + skew, facts_of(usage, courses, now=now + skew, fresh=FRESH))
         for now, usage, courses in of.reports(minutes)
     ]
 
@@ -214,15 +212,16 @@ def test_who_is_exempt_is_left_alone(more: str, why: str) -> None:
     assert {found.exempt for found in findings(site.alerts.every(), facts)} == {why}
 
 
-def test_an_interactive_job_is_left_alone_unless_the_rule_says_so() -> None:
-    looks = looks_at(IDLE_JOB, 300, interactive=True)
-    came = lived(looks)
-    assert came.met == {"idle_from_start", "low_utilisation"} and not came.told and came.ended is None
-    each = EACH.replace("grace", "interactive = true\ngrace")
-    bold = parse_site(
-        f'cluster = "lab"\npolicy.mode = "enforce"\n[alerts]\nmail = true\ncancel = true\n{each}'
+def test_a_condition_cannot_speak_of_what_no_look_ever_knows() -> None:
+    """Each quantity is known of some job: else rules that name it never fire, without a word."""
+    looks = [course(name)[-1][1] for name in ("busy", "over-asked CPUs")]
+    (now, usage, courses) = list(job(at(1, BUSY)).reports(120))[-1]
+    ended = msgspec.structs.replace(
+        usage, job=msgspec.structs.replace(usage.job, state="COMPLETED", ended=now)
     )
-    assert lived(looks, bold).ended is not None
+    looks.append(facts_of(ended, courses, now=now, fresh=FRESH))
+    known = {name for facts in looks for name, value in facts.values.items() if value is not None}
+    assert known == set(QUANTITIES)
 
 
 @pytest.mark.parametrize("skew", [3600.0, -3600.0])

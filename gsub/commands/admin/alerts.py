@@ -48,9 +48,9 @@ class _Row:
 def alerts(dry_run: bool, since: str, wanted: tuple[str, ...], as_json: bool, url: str | None) -> None:
     """Which jobs meet which rule of [alerts] in the site file, with the evidence, and what would be done.
 
-    Of jobs that run, and of those that ended lately; nobody is told and nothing ends. Slurm is not asked, so what
-    only it knows (interactive) is not known here. Run this where the store can be reached; GSUB_SITE=FILE tries the
-    rules of another site file. See docs/alerts.md.
+    Of jobs that run, and of those that ended lately; nobody is told and nothing ends. Slurm is not asked, so
+    interactive jobs are shown like any other. Run this where the store can be reached; GSUB_SITE=FILE tries the rules
+    of another site file. See docs/alerts.md.
     """
     if not dry_run:
         raise UserError(
