@@ -75,8 +75,11 @@ def _advice(found: Advice) -> Iterator[str]:
     yield f"Turn on {found.stage}: {found.why}. One line of the site file, in [{found.table}]:"
     yield f"    {found.line}" + (f"      # or: {found.command}" if found.command else "")
     for hold in found.first:
-        yield f"  before it, to keep {hold.stage} off ({hold.why}), in [{hold.table}]:"
+        where = f"[{hold.table}]" + (", for the whole site" if hold.everywhere else "")
+        yield f"  before it, to keep {hold.stage} off ({hold.why}), in {where}:"
         yield f"    {hold.line}"
+        if hold.hits:
+            yield f"    which takes {hold.stage} from what enforces already: {', '.join(hold.hits)}"
     if found.comes_with:
         yield f"  it also turns on, as they have no key of their own: {', '.join(found.comes_with)}"
     if found.keep:

@@ -16,30 +16,35 @@ from typing import Final
 
 from profiler.report.shadow import Shadow
 from profiler.report.shadow_values import Stage
-from site_configs.site_model import Mode, Site
+from site_configs.site_model import Mode, Partition, Site
 
 __all__ = ["HOLDS", "Advice", "Hold", "advice"]
 
 HOLDS: Final = {
-    "topology": ("locality", "slowdown = 1"),
+    # A slowdown would not do: one that was measured of a workload goes before the site's
+    "topology": ("locality", 'max_wait = "0 s"'),
     "sensitivity": ("policy", 'sensitivity = "off"'),
     "resubmission": ("resubmit", "enabled = false"),
 }
 """Stages with a key of their own: table and line that keep it off where the mode is enforce."""
-
-
 SMOKE: Final = "smoke"
 """The stage that does not hang on the mode: a key of its own turns it on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A line that keeps a stage off, and why that is wise."""
+    """A line that keeps a stage off, and why that is wise. `hits` enforce today, and lose the stage by it."""
 
     stage: str
     table: str
     line: str
     why: str
+    hits: tuple[str, ...] = ()
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether it holds for the whole site."""
+        return not self.table.startswith("partitions.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,27 +96,51 @@ def advice(page: Shadow, site: Site | None) -> Advice:
         table=table,
         line='mode = "enforce"' if mode != "enforce" else "rollout = 100",
         command=f"gsub admin mode enforce{option}" + (" --rollout 100" if mode == "enforce" else ""),
-        first=_first(page, acts),
+        first=_first(page, acts, site),
         comes_with=tuple(one.name for one in acts if one.verdict == "open" and not _can_hold(one)),
         keep=() if page.partition is not None or site is None else _keep(site),
         waits=waits,
     )
 
 
-def _first(page: Shadow, acts: Sequence[Stage]) -> tuple[Hold, ...]:
+def _first(page: Shadow, acts: Sequence[Stage], site: Site | None) -> tuple[Hold, ...]:
     found = []
     for one in acts:
         if one.verdict == "for" or not _can_hold(one):
             continue
-        table, line = HOLDS[one.name]
-        if table == "locality" and page.partition is not None:
-            table = f"partitions.{_key(page.partition)}.locality"
-        found.append(Hold(one.name, table, line, one.why))
+        where: list[str | None] = [None]
+        if HOLDS[one.name][0] == "locality":
+            # What states a mode of its own is not turned on, and needs no line
+            own = [scope.name for scope in _own_waits(site) if scope.mode is None]
+            where = [None, *own] if page.partition is None else [page.partition]
+        found += [_hold(one, partition, site) for partition in where]
     return tuple(found)
 
 
+def _hold(one: Stage, partition: str | None, site: Site | None) -> Hold:
+    """In a partition's table, or (None) in the site's."""
+    table, line = HOLDS[one.name]
+    if partition is not None:
+        table = f"partitions.{_key(partition)}.{table}"
+        scopes = [(f"partition {partition}", _mode(partition, site)[0])]
+    else:
+        spared = [f"partition {scope.name}" for scope in _own_waits(site)] if table == "locality" else []
+        stated = [] if site is None else [("the site", site.policy.mode), *_stated(site)]
+        scopes = [(name, mode) for name, mode in stated if name not in spared]
+    return Hold(one.name, table, line, one.why, tuple(name for name, mode in scopes if mode == "enforce"))
+
+
+def _own_waits(site: Site | None) -> list[Partition]:
+    """Those that wait for locality, and not as the site does."""
+    if site is None:
+        return []
+    return [
+        one for one in site.partitions.values() if one.locality.max_wait not in {0, site.locality.max_wait}
+    ]
+
+
 def _can_hold(one: Stage) -> bool:
-    """Whether a key keeps it off. Segments of whole blocks are no wait, so that locality.slowdown does not."""
+    """Whether a key keeps it off. Segments of whole blocks are no wait, so that locality.max_wait does not."""
     return one.name in HOLDS and "segment_size" not in one.changes
 
 
@@ -126,9 +155,14 @@ def _mode(partition: str | None, site: Site | None) -> tuple[Mode, int]:
 
 
 def _keep(site: Site) -> tuple[str, ...]:
-    stated = [(f"partition {one.name}", one.mode) for one in site.partitions.values()]
-    stated += [(f"account {one.name}", one.mode) for one in site.accounts.values()]
-    return tuple(f"{name} ({mode})" for name, mode in stated if mode is not None)
+    return tuple(f"{name} ({mode})" for name, mode in _stated(site))
+
+
+def _stated(site: Site) -> list[tuple[str, Mode]]:
+    """What has a mode of its own."""
+    scopes = [(f"partition {one.name}", one.mode) for one in site.partitions.values()]
+    scopes += [(f"account {one.name}", one.mode) for one in site.accounts.values()]
+    return [(name, mode) for name, mode in scopes if mode is not None]
 
 
 def _key(name: str) -> str:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sqlalchemy import insert
 
 from gsub.cli import main
+from gsub.shadow_view import show
 from profiler.report.advice import HOLDS, advice
 from profiler.report.evidence import Figure
 from profiler.report.shadow import Overview, Shadow, shadow
@@ -24,6 +25,11 @@ from profiler.store import Store, open_store
 from profiler.store.schema import decision, job, job_node, resubmission, verdict
 from site_configs.site import parse_site
 from site_configs.site_model import Site
+from slurm_plugins.decide.context import Knowledge, Workload
+from slurm_plugins.decide.pipeline import decide
+from slurm_plugins.decide.request import Job, Request
+from slurm_plugins.decide.stages.topology import Topology
+from tests.decide.cluster import CLUSTERS
 
 T0 = 1_760_000_000.0
 GIB = 1 << 30
@@ -622,19 +628,92 @@ def test_a_site_that_enforces_for_some_users_goes_on_to_all(lab: Store) -> None:
     assert line.command == "gsub admin mode enforce --rollout 100"
 
 
+def open_topology(field: str, partition: str | None = None) -> Shadow:
+    """A page that speaks for sensitivity, and leaves topology open."""
+    stages = Stages()
+    oom = attempt(asked=16.0 * GIB, state="OUT_OF_MEMORY", reason="cpu_oom")
+    stages.add(Body(changes=(Changed(field, 1, None, "topology"),)), [attempt()], settled=True)
+    for _ in range(5):
+        stages.add(
+            Body(changes=(Changed("min_mem_per_node", 32768, 16384, "sensitivity"),)), [oom], settled=True
+        )
+    return Shadow("lab", T0, T0 + DAY, partition, Overview(), stages.done())
+
+
+class Minds(Knowledge):
+    """A workload that was measured to run twice as long when it is spread."""
+
+    def workload(self, request: Request, gpu_type: str) -> Workload | None:
+        return Workload("k", runs=5, slowdown=2.0, run_time=7200)
+
+    def avoid(self, partition: str) -> dict[str, str]:
+        return {}
+
+
+def topology_edits(site: str, network: str) -> dict[str, object]:
+    where = CLUSTERS[network](site=parse_site(site), knowledge=Minds(), max_switch_wait=7200)
+    of = Job(min_nodes=2, max_nodes=2, tres_per_node="gres:gpu:4", time_limit=2880)
+    found = decide(Request(id=1, uid=1, job=of), where, decision_id="d-0", stages=[Topology()], mode="advise")
+    assert found.failures == ()
+    return dict(found.edits)
+
+
+@pytest.mark.parametrize("partition", [None, "gpu"])
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("network", ["two-leaves", "features"])
+def test_the_hold_keeps_topology_off(network: str, own: bool, partition: str | None) -> None:
+    """Also where a workload was measured, and where the partition has a wait of its own."""
+    mine = '[partitions.gpu.locality]\nmax_wait = "1 h"\n' if own else ""
+    assert topology_edits(SITE + mine, network)
+    line = advice(open_topology("req_switch", partition), parse_site(SITE + mine))
+    assert line.stage == "sensitivity" and {hold.stage for hold in line.first} == {"topology"}
+    # What is written replaces what the table had
+    text = SITE + "".join(f"[{hold.table}]\n{hold.line}\n" for hold in line.first)
+    assert topology_edits(text if "[partitions.gpu" in text else text + mine, network) == {}
+
+
+def test_what_has_its_own_mode_gets_no_line() -> None:
+    site = parse_site(
+        SITE
+        + "[partitions.a]\nmode = 'enforce'\nlocality.max_wait = '1 h'\n[partitions.b]\nmode = 'enforce'\n"
+    )
+    (hold,) = advice(open_topology("req_switch"), site).first
+    assert (hold.table, hold.hits) == ("locality", ("partition b",))
+
+
+@pytest.mark.parametrize(
+    ("text", "hits"),
+    [
+        ("", ()),
+        ("[partitions.b]\nmode = 'enforce'\n[accounts.c]\nmode = 'enforce'\n", ("partition b", "account c")),
+        ("[policy]\nmode = 'enforce'\n[partitions.gpu]\nmode = 'observe'\n", ("the site",)),
+    ],
+)
+def test_whom_a_hold_for_the_whole_site_hits(
+    world: World, lab: Store, capsys: pytest.CaptureFixture[str], text: str, hits: tuple[str, ...]
+) -> None:
+    again(world, 30, 5)
+    for _ in range(79):
+        world.run(MEMORY)
+    world.write(lab)
+    site = parse_site(SITE + text)
+    page = page_of(lab, partition="gpu", site=site)
+    line = advice(page, site)
+    assert line.table == "partitions.gpu"
+    assert [(hold.table, hold.hits) for hold in line.first] == [("resubmit", hits)]
+    show(page, line)
+    said = capsys.readouterr().out
+    assert "in [resubmit], for the whole site:\n    enabled = false\n" in said
+    taken = "    which takes resubmission from what enforces already: "
+    assert (taken + ", ".join(hits) + "\n" in said) if hits else (taken not in said)
+
+
 def test_what_can_be_held_back() -> None:
     """Each line is one that a site file takes; segments of blocks heed none."""
     for name, (table, key) in HOLDS.items():
         assert parse_site(f"{SITE}[{table}]\n{key}\n") != parse_site(SITE), name
     for field, held in (("req_switch", True), ("segment_size", False)):
-        stages = Stages()
-        oom = attempt(asked=16.0 * GIB, state="OUT_OF_MEMORY", reason="cpu_oom")
-        stages.add(Body(changes=(Changed(field, 1, None, "topology"),)), [attempt()], settled=True)
-        for _ in range(5):
-            stages.add(
-                Body(changes=(Changed("min_mem_per_node", 32768, 16384, "sensitivity"),)), [oom], settled=True
-            )
-        line = advice(Shadow("lab", T0, T0 + DAY, "g.p", Overview(), stages.done()), None)
+        line = advice(open_topology(field, "g.p"), None)
         assert line.table == 'partitions."g.p"'
         assert [hold.table for hold in line.first] == (['partitions."g.p".locality'] if held else [])
         assert line.comes_with == (() if held else ("topology",))
