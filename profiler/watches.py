@@ -3,7 +3,7 @@
 Nothing follows from one look. A rule has to hold in two samples running, each fresh and newer on every node of the job
 and every GPU than the one before: a service that was away, an agent that has died, a driver that hangs or a clock that
 was set begin it anew. Before a job is ended its user must have been told, and have had the grace of the rule since,
-counted from sample to sample.
+counted from sample to sample, without a break. A job that computed in between, or was suspended, is told of anew.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from profiler.alerts import Facts, Finding, findings
 from profiler.wording import span
 from site_configs.alerts_table import Does, Rule
 
-__all__ = ["ENOUGH", "Watch", "against_cancelling", "looked", "pause_seconds"]
+__all__ = ["ENOUGH", "Watch", "against_cancelling", "anew", "looked", "pause_seconds", "remembered"]
 
 ENOUGH: Final = 2
 """Fresh samples running in which a rule has to hold before anything follows."""
+_SPELLS: Final = frozenset({"idle_s", "idle_from_start_s", "idle_after_s", "stuck_s"})
+"""Quantities that tell since when something has lasted without a break."""
 
 
 class Watch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -78,6 +80,8 @@ def looked(
             watch = Watch(
                 job_id=job.job_id, restarts=job.restarts, rule=rule.name, since=now, at=now, terms=terms
             )
+        elif rule.do == "cancel" and (facts.job.state == "SUSPENDED" or _is_younger(rule, facts, watch)):
+            watch = anew(watch, now)
         answer.append((found, _counted(facts, watch, now, pause)))
     return answer
 
@@ -93,25 +97,42 @@ def remembered(rules: Iterable[Rule], facts: Facts, before: Mapping[str, Watch])
         holds = None if rule.when is None else rule.when.holds(facts.values)
         if watch is None or holds is True:
             continue
-        if holds is None:
-            kept.append(msgspec.structs.replace(watch, held=0))
-        elif watch.told is not None and rule.do != "cancel":
+        if holds is None or (watch.told is not None and rule.do != "cancel"):
             kept.append(msgspec.structs.replace(watch, held=0, grace=0.0))
     return kept
 
 
+def anew(watch: Watch, now: float) -> Watch:
+    """The watch of a rule that came to hold another time: nothing of the time before counts, and no mail."""
+    return msgspec.structs.replace(watch, since=now, held=0, told=None, grace=0.0, done="")
+
+
+def _is_younger(rule: Rule, facts: Facts, watch: Watch) -> bool:
+    """Whether what the rule rests on began after the watch of it: the job has computed in between."""
+    if rule.when is None:
+        return False
+    latest = max((at for at, _ in facts.samples.values()), default=0.0)
+    for name in _SPELLS & set(rule.when.names):
+        lasts = facts.values.get(name)
+        # Where the rule would hold without it, it tells nothing of how long the rule has
+        rests = rule.when.holds({**facts.values, name: 0.0}) is not True
+        if rests and isinstance(lasts, float) and latest - lasts > watch.since:
+            return True
+    return False
+
+
 def _counted(facts: Facts, before: Watch, now: float, pause: float) -> Watch:
     if facts.stale:
-        return msgspec.structs.replace(before, held=0)
+        return msgspec.structs.replace(before, held=0, grace=0.0)
     samples = dict(facts.samples)
-    if before.held and samples.keys() == before.samples.keys():
-        if not all(_is_newer(samples[node], last) for node, last in before.samples.items()):
-            return before  # nothing is known that was not
-        passed = now - before.at
-        if 0 < passed <= pause:
-            grace = before.grace + passed if before.told is not None else 0.0
-            return msgspec.structs.replace(before, at=now, samples=samples, held=before.held + 1, grace=grace)
-    return msgspec.structs.replace(before, at=now, samples=samples, held=1)
+    same = samples.keys() == before.samples.keys()
+    if same and not all(_is_newer(samples[node], last) for node, last in before.samples.items()):
+        return before  # nothing is known that was not
+    passed = now - before.at
+    if not (same and 0 < passed <= pause):
+        return msgspec.structs.replace(before, at=now, samples=samples, held=1, grace=0.0)
+    grace = before.grace + passed if before.told is not None and before.held else before.grace
+    return msgspec.structs.replace(before, at=now, samples=samples, held=before.held + 1, grace=grace)
 
 
 def _is_newer(sample: tuple[float, int], last: tuple[float, int]) -> bool:

@@ -20,28 +20,36 @@ RULE = Rule("idle", when=parse("idle_s >= 1h", {"idle_s": "duration"}), do="canc
 
 
 def facts(
-    now: float, *samples: tuple[float, int], idle: float = 7200.0, faults: tuple[str, ...] = ()
+    now: float,
+    *samples: tuple[float, int],
+    idle: float | None = None,
+    faults: tuple[str, ...] = (),
+    state: str = "RUNNING",
 ) -> Facts:
-    """Two nodes with a GPU each; `samples`: seconds since T0 of the last one of each, and its number."""
+    """Two nodes with a GPU each; `samples`: seconds since T0 of the last one of each, and its number.
+
+    `idle`: None: for two hours at T0, and ever since.
+    """
     nodes = [
         NodeUse(
             f"n{place}", since=T0 - 9000, until=T0 + at, unseen_seconds=0.0,
             gpus=(
                 GpuUse(
                     GpuRef(0, f"GPU-{place}"), samples=number, seconds=9000 + at, utilisation_mean=5.0,
-                    idle_at_start_seconds=0.0, idle_at_end_seconds=idle, faults=faults,
+                    idle_at_start_seconds=0.0, idle_at_end_seconds=7200 + at if idle is None else idle, faults=faults,
                 ),
             ),
         )
         for place, (at, number) in enumerate(samples, 1)
     ]  # fmt: skip
-    job = JobSummary("lab", 7, user="ada", uid=1000, partition="gpu", nodes="n[1-2]", gpus=2, state="RUNNING")
+    job = JobSummary("lab", 7, user="ada", uid=1000, partition="gpu", nodes="n[1-2]", gpus=2, state=state)
     return facts_of(Usage(job, tuple(nodes)), now=T0 + now, fresh=FRESH)
 
 
-def after(*looks: tuple[float, Facts], told_at: float | None = None) -> Watch | None:
-    """The watch after these looks: (our clock, what is known)."""
-    watch: Watch | None = None
+def after(
+    *looks: tuple[float, Facts], told_at: float | None = None, watch: Watch | None = None
+) -> Watch | None:
+    """The watch after these looks, (our clock, what is known), and after those of `watch` before them."""
     for now, known in looks:
         before = {} if watch is None else {watch.rule: watch}
         found = looked([RULE], known, before, now=T0 + now, pause=PAUSE, does=lambda rule: rule.do)
@@ -129,7 +137,41 @@ def test_a_job_ends_only_when_its_user_was_told_and_had_the_grace() -> None:
 def test_grace_is_counted_from_sample_to_sample_not_by_the_clock() -> None:
     away = [both(7200.0, 100)]
     assert "two fresh samples" in reasons(3, told_at=60.0, more=away)
-    assert reasons(3, told_at=60.0, more=[*away, both(7260.0, 101)]) == "its user has 1 min left"
+    back = [*away, both(7260.0, 101)]
+    assert reasons(3, told_at=60.0, more=back) == "its user has 2 min left", (
+        "what was before the break is none"
+    )
+
+
+AGAIN: dict[str, list[tuple[float, Facts]]] = {
+    "nobody looked": [both(7200.0 + MINUTE * place, 100 + place, idle=3700 + MINUTE * place) for place in range(4)],
+    "nothing was known": [
+        both(240.0, 5, faults=("GPU_IS_LOST",)),
+        *(both(3900.0 + MINUTE * place, 66 + place, idle=3600 + MINUTE * place) for place in range(4)),
+    ],
+    "it was suspended": [
+        *(both(240.0 + MINUTE * place, 5 + place, state="SUSPENDED") for place in range(9)),
+        *(both(780.0 + MINUTE * place, 14 + place) for place in range(4)),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_who_was_told_of_an_earlier_time_is_told_anew(name: str) -> None:
+    watch = after(*[both(MINUTE * place, place + 1) for place in range(3)], told_at=60.0)
+    assert watch is not None and watch.told == T0 + 60
+    again = after(*AGAIN[name], watch=watch)
+    assert again is not None and again.told is None and again.since > watch.since and again.held >= 2
+
+
+def test_what_is_old_or_not_known_is_no_grace_and_begins_it_anew() -> None:
+    for between in (
+        both(180.0, 4, faults=("GPU_IS_LOST",)),
+        (180.0, facts(180.0, (-5, 4), (-7, 4))),
+        both(180.0, 4, state="COMPLETING"),
+    ):
+        watch = after(*[both(MINUTE * place, place + 1) for place in range(3)], between, told_at=60.0)
+        assert watch is not None and (watch.told, watch.held, watch.grace) == (T0 + 60, 0, 0.0)
 
 
 def test_who_computed_again_is_told_anew_and_has_all_of_the_grace() -> None:

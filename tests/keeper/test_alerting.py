@@ -311,10 +311,42 @@ def test_a_keeper_that_was_away_begins_to_count_anew_and_tells_nobody_twice(lab:
     lab.start()
     lab.minutes(1)
     assert lab.ended == [], "one sample is none, and time that nobody looked is no grace"
-    lab.minutes(4)
-    assert lab.ended == []
-    lab.minutes(4)
+    lab.minutes(9)
+    assert lab.ended == [], "its user has all of the grace again"
+    lab.minutes(2)
     assert (lab.told, lab.ended) == (1, [str(IDLE)])
+
+
+def test_a_keeper_that_was_away_for_20_s_needs_two_samples_of_its_own(lab: Lab) -> None:
+    lab.minutes(4)
+    lab.hand.away = True
+    lab.minutes(12)
+    lab.hand.away = False
+    lab.start()
+    lab.world.clock.now += 20
+    asyncio.run(lab.alerting.once())
+    assert lab.ended == [], "nothing is known that the one before did not know"
+    lab.minutes(1)
+    assert lab.ended == []
+    lab.minutes(1)
+    assert (lab.told, lab.ended) == (1, [str(IDLE)])
+
+
+@pytest.mark.parametrize("stored", ["RUNNING", "SUSPENDED"])
+def test_time_in_which_it_was_suspended_is_no_grace(lab: Lab, stored: str) -> None:
+    lab.minutes(4)
+    become(lab, state=JobState.SUSPENDED)
+    lab.facts(IDLE, state=stored)
+    lab.minutes(20)
+    become(lab, state=JobState.RUNNING)
+    lab.facts(IDLE)
+    lab.world.clock.now += 10
+    asyncio.run(lab.alerting.once())
+    assert (lab.told, lab.ended) == (1, [])
+    lab.minutes(10)
+    assert (lab.told, lab.ended) == (2, []), "its user is told anew, and has all of the grace"
+    lab.minutes(4)
+    assert (lab.told, lab.ended) == (2, [str(IDLE)])
 
 
 def test_who_was_told_of_other_terms_is_told_of_these(lab: Lab) -> None:

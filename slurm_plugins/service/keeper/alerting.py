@@ -2,7 +2,7 @@
 
 What has to come together before anything follows is `profiler.watches`; on top of that Slurm itself has to say, just
 then, that the very attempt runs. Nothing is done by what an earlier keeper knew alone: its watches are taken up, and
-need two fresh samples like any other.
+need two fresh samples of this keeper's own, like any other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from profiler.answers import JobSummary
 from profiler.logs import Troubles, one_line
 from profiler.store.errors import StoreError
 from profiler.store.use import InUse, in_use
-from profiler.watches import ENOUGH, Watch, against_cancelling, looked, pause_seconds, remembered
+from profiler.watches import ENOUGH, Watch, against_cancelling, anew, looked, pause_seconds, remembered
 from profiler.whole_file import put
 from profiler.wording import shown_id
 from site_configs.site_model import Site
@@ -199,6 +199,8 @@ class Alerting:
                     break
                 self._troubles.say("Slurm does not tell of jobs that meet a rule, nothing follows", "")
             job = asked[key]
+            if job is not None and job.state is JobState.SUSPENDED and finding.rule.do == "cancel":
+                self._note(anew(watch, self._now()))  # its GPUs were taken from it, and that is no grace
             if job is None or not _is_it(job, finding):
                 continue
             if watch.told is None:
@@ -265,7 +267,8 @@ class Alerting:
             return {}
         found: dict[Attempt, dict[str, Watch]] = {}
         for watch in kept.watches:
-            found.setdefault((watch.job_id, watch.restarts), {})[watch.rule] = watch
+            of = found.setdefault((watch.job_id, watch.restarts), {})
+            of[watch.rule] = msgspec.structs.replace(watch, held=0)
         return found
 
     def _save(self) -> None:
