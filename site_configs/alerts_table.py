@@ -56,6 +56,9 @@ QUANTITIES: Final[Mapping[str, tuple[Type, str]]] = {
 }
 """What rules speak of: type and meaning. One that is not known is no number at all, never 0."""
 
+_AT_WORK: Final = dict.fromkeys(("idle_s", "idle_from_start_s", "idle_after_s", "stuck_s"), 0.0)
+"""What is known of each job one of whose GPUs computes now."""
+
 BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
     "idle_from_start": (
         "idle_from_start_s >= 1h",
@@ -159,7 +162,8 @@ class Rule:
         "observe",
         t.choice(*DOES),
         "observe: show it to operators; notify: also tell the user, where the mode is advise or enforce; "
-        "cancel: also end the job, where it is enforce and alerts.cancel is true.",
+        "cancel: also end the job, where it is enforce and alerts.cancel is true; only if no job meets it one of whose "
+        "GPUs computes at the time.",
     )
     grace: int = t.key(3600, t.DURATION, "From the user's mail to the end of the job.")
     interactive: bool = t.key(False, t.FLAG, "Are jobs without a batch script told of and cancelled too?")
@@ -175,6 +179,12 @@ class Rule:
         """What is said of a job that meets it, to follow its name."""
         known = BUILT_IN.get(self.name)
         return known[1] if known is not None else f"meets the rule {self.name} of this site."
+
+    @property
+    def spares_work(self) -> bool:
+        """Whether no job meets it one of whose GPUs computes now, whatever else is so."""
+        when = self.when if self.when is not None else _read(BUILT_IN[self.name][0])
+        return when.holds(_AT_WORK) is False
 
 
 @dataclass(frozen=True, slots=True)

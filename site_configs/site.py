@@ -246,6 +246,13 @@ def _alerts(given: Alerts) -> Iterator[Problem]:
                 f"this key is missing, and gsub has no rule of this name{hint}{'?' if hint else ''}",
                 f"Add it, or name one of gsub's rules: {', '.join(BUILT_IN)}.",
             )
+        elif rule.do == "cancel" and not rule.spares_work:
+            yield Problem(
+                f"alerts.rules.{name}.do",
+                quoted(rule.do),
+                "a job that computes at the time may meet this rule",
+                'Write "notify", or have the condition ask for idleness too, like "... and idle_s >= 1h".',
+            )
 
 
 def _rollouts(where: str, mode: Mode | None, rollout: int) -> Iterator[Problem]:

@@ -13,11 +13,15 @@ import pytest
 from profiler.alerts import Facts, allowed, facts_of, findings, fresh_seconds
 from profiler.watches import ENOUGH, Watch, against_cancelling, looked, pause_seconds, remembered
 from site_configs.alerts_table import BUILT_IN, QUANTITIES
-from site_configs.site import parse_site
+from site_configs.site import SiteError, parse_site
 from site_configs.site_model import Site
 from tests.alerts.courses import BUSY, IDLE, SPIN, Job, at, cycle
 
-EACH = "".join(f'[alerts.rules.{name}]\ndo = "cancel"\ngrace = "30 min"\n' for name in BUILT_IN)
+CANCELS = ("idle_from_start", "idle_after_activity", "stuck_collective")
+EACH = "".join(
+    f'[alerts.rules.{name}]\ndo = "{"cancel" if name in CANCELS else "notify"}"\ngrace = "30 min"\n'
+    for name in BUILT_IN
+)
 BOLD = parse_site(f'cluster = "lab"\npolicy.mode = "enforce"\n[alerts]\nmail = true\ncancel = true\n{EACH}')
 """A site that has switched on all there is: what is not ended here is ended nowhere."""
 
@@ -98,7 +102,7 @@ PROFILES: dict[str, tuple[Job, float, set[str], str | None]] = {
     "bursty: one minute in four": (job(*cycle(480, at(1, BUSY), at(3, IDLE))), 8, set(), None),
     "evaluation pauses of 40 min": (job(*cycle(600, at(90, BUSY), at(40, IDLE))), 10, set(), None),
     "checkpoint pauses": (job(*cycle(480, at(25, BUSY), at(5, IDLE))), 8, set(), None),
-    "low utilisation, inference at 10 %": (job(at(1, (10.0, 0.3))), 6, {"low_utilisation"}, "low_utilisation"),
+    "low utilisation, inference at 10 %": (job(at(1, (10.0, 0.3))), 6, {"low_utilisation"}, None),
     "low, but short of 4 hours": (job(at(1, (10.0, 0.3))), 3.9, set(), None),
     "low on one GPU for less than 8 GPU-hours": (job(at(1, (10.0, 0.3)), gpus=1), 7.9, set(), None),
     "idle from the start": (job(at(1, IDLE)), 5, {"idle_from_start", "low_utilisation"}, "idle_from_start"),
@@ -122,7 +126,7 @@ PROFILES: dict[str, tuple[Job, float, set[str], str | None]] = {
     ),
     "spins now and then, for 10 min each": (job(*cycle(600, at(10, SPIN), at(20, BUSY))), 10, set(), None),
     "memory-bound: full utilisation, half the power": (job(at(1, (100.0, 0.5))), 8, set(), None),
-    "one GPU of eight used": (part(1), 3, {"one_gpu_of_many"}, "one_gpu_of_many"),
+    "one GPU of eight used": (part(1), 3, {"one_gpu_of_many"}, None),
     "seven of eight used": (part(7), 8, set(), None),
     "eight on two nodes, all busy": (Job([[at(1, BUSY)]] * 8, per_node=4), 5, set(), None),
     "two nodes, one of them idle": (
@@ -135,17 +139,17 @@ PROFILES: dict[str, tuple[Job, float, set[str], str | None]] = {
         job(at(61, IDLE), at(1, UNKNOWN)), 8, {"idle_from_start"}, None,
     ),
     "no GPUs at all": (Job([], summary={"gpus": 0}), 8, set(), None),
-    "over-asked CPUs": (job(at(1, BUSY), **OWN), 4, {"over_asked_cpus"}, "over_asked_cpus"),
+    "over-asked CPUs": (job(at(1, BUSY), **OWN), 4, {"over_asked_cpus"}, None),
     "over-asked memory": (
-        job(at(1, BUSY), memory_gib=500.0, memory_used_gib=20.0), 4, {"over_asked_memory"}, "over_asked_memory",
+        job(at(1, BUSY), memory_gib=500.0, memory_used_gib=20.0), 4, {"over_asked_memory"}, None,
     ),
     "nobody looks from the second hour on": (
         job(at(60, BUSY), at(1, IDLE), blind=[(100.0, 900.0)]), 8, set(), None,
     ),
     "the agent was away for 30 min of an idle start": (job(at(1, IDLE), blind=[(20.0, 50.0)]), 4, set(), None),
-    # few of 4 h, and enough to compute in
+    # few of all its hours, and enough to compute in; a mean of them is known
     "computed while the agent was away for 9 min": (
-        job(at(30.5, IDLE), at(8, BUSY), at(1, IDLE), blind=[(30.0, 39.5)]), 3.9, set(), None,
+        job(at(30.5, IDLE), at(8, BUSY), at(1, IDLE), blind=[(30.0, 39.5)]), 5, {"low_utilisation"}, None,
     ),
 }  # fmt: skip
 
@@ -253,3 +257,38 @@ def test_where_slurm_tells_no_number_of_gpus_nothing_is_known_of_them(seen: tupl
     told = {name for name, value in known.values.items() if value is not None}
     assert not [name for name in told if "gpu" in name or "idle" in name] and not known.stale
     assert list(findings(BOLD.alerts.every(), known)) == []
+
+
+@pytest.mark.parametrize("name", [name for name in BUILT_IN if name not in CANCELS])
+def test_rules_that_jobs_at_work_may_meet_cancel_nothing(name: str) -> None:
+    refused(f'[alerts.rules.{name}]\ndo = "cancel"\n', name)
+
+
+@pytest.mark.parametrize(
+    ("when", "may"),
+    [
+        ("idle_s >= 1h", True),
+        ("gpus > 1 and (idle_after_s >= 2h or stuck_s > 30m)", True),
+        ("not idle_s < 1h and util_mean < 15%", True),
+        ("util_mean < 15% and runtime_s > 4h", False),
+        ("idle_s >= 1h or util_mean < 15%", False),  # it names idle_s, and a job at work may meet it
+        ("idle_s >= 0s", False),
+        ("idle_s < 1h", False),
+        ("gpus_unused > 0", False),
+        ('user == "ada"', False),
+    ],
+)
+def test_a_rule_cancels_only_where_the_gpus_do_nothing_now(when: str, may: bool) -> None:
+    text = f"[alerts.rules.own]\nwhen = '{when}'\ndo = \"cancel\"\n"
+    if may:
+        assert parse_site(f'cluster = "lab"\n{text}').alerts.every()[-1].do == "cancel"
+    else:
+        refused(text, "own")
+    assert parse_site(f'cluster = "lab"\n{text}'.replace("cancel", "notify"))
+
+
+def refused(text: str, name: str) -> None:
+    with pytest.raises(SiteError) as caught:
+        parse_site(f'cluster = "lab"\n{text}')
+    said = str(caught.value)
+    assert f"alerts.rules.{name}.do" in said and "idle_s" in said
