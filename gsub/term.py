@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -85,3 +87,21 @@ class Spinner:
                 status.stop()
             finally:
                 status.console.show_cursor(True)
+
+
+@contextmanager
+def counting(what: str, step: int) -> Iterator[Callable[[int], None]]:
+    """A sign of life while something is counted: "20,000 decisions read", after each `step` more of them."""
+    spinner = Spinner()
+    shown = 0
+
+    def progress(count: int) -> None:
+        nonlocal shown
+        if count - shown >= step:
+            shown = count
+            spinner.show(f"{count:,} {what}")
+
+    try:
+        yield progress
+    finally:
+        spinner.hide()

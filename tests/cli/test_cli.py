@@ -101,3 +101,16 @@ def test_an_interrupt_while_the_spinner_starts_is_only_an_interrupt(monkeypatch:
     with pytest.raises(KeyboardInterrupt):
         spinner.show("waiting")
     spinner.hide()
+
+
+def test_what_is_counted_is_told_at_each_step_and_goes_with_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gsub import term
+
+    said: list[str] = []
+    monkeypatch.setattr(term.Spinner, "show", lambda _spinner, text: said.append(text))
+    monkeypatch.setattr(term.Spinner, "hide", lambda _spinner: said.append("hidden"))
+    with pytest.raises(KeyboardInterrupt), term.counting("attempts read", 1000) as progress:
+        for count in (400, 999, 1200, 1900, 2199, 2200):
+            progress(count)
+        raise KeyboardInterrupt
+    assert said == ["1,200 attempts read", "2,200 attempts read", "hidden"]

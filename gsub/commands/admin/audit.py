@@ -11,6 +11,7 @@ import click
 from gsub.commands.admin.reasons import window
 from gsub.commands.admin.store import cluster_of, of_store, opened, telling
 from gsub.errors import USAGE, UserError
+from gsub.term import counting
 
 if TYPE_CHECKING:
     from profiler.report.figures import Table
@@ -124,23 +125,11 @@ def audit(  # noqa: PLR0917 - click gives them by their names
 
 def _frame(store: Store, cluster: str, since: float, until: float) -> Frame:
     """The attempts, with a sign of life while they are read."""
-    from gsub.term import Spinner
     from profiler.report.frames import jobs
 
-    spinner = Spinner()
-    shown = 0
-
-    def progress(count: int) -> None:
-        nonlocal shown
-        if count - shown >= _STEP:
-            shown = count
-            spinner.show(f"{count:,} attempts read")
-
-    try:
+    with counting("attempts read", _STEP) as progress:
         store.check()
         return jobs(store, cluster=cluster, since=since, until=until, progress=progress)
-    finally:
-        spinner.hide()
 
 
 def _nothing(store: Store, cluster: str, since: float, until: float) -> UserError:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import click
 
 from gsub.commands.admin.reasons import window
 from gsub.commands.admin.store import cluster_of, of_store, opened, telling
 from gsub.errors import USAGE, UserError
-
-if TYPE_CHECKING:
-    from profiler.report.shadow import Shadow
-    from profiler.store import Store
-    from site_configs.site_model import Site
+from gsub.term import counting
 
 __all__ = ["shadow"]
 
@@ -51,7 +46,19 @@ def shadow(  # noqa: PLR0917 - click gives them by their names
     site = read_site(os.environ)
     name = cluster_of(cluster)
     with opened(url, read_only=True) as store, telling():
-        page = _page(store, name, begin, end, partition, site)
+        from profiler.report.shadow import shadow as read
+
+        with counting("decisions read", _STEP) as progress:
+            store.check()
+            page = read(
+                store,
+                cluster=name,
+                since=begin,
+                until=end,
+                partition=partition,
+                site=site,
+                progress=progress,
+            )
     from profiler.report.advice import advice
 
     found = advice(page, site if site is not None and site.cluster == name else None)
@@ -63,34 +70,3 @@ def shadow(  # noqa: PLR0917 - click gives them by their names
         from gsub.shadow_view import show
 
         show(page, found)
-
-
-def _page(  # noqa: PLR0917
-    store: Store, cluster: str, since: float, until: float, partition: str | None, site: Site | None
-) -> Shadow:
-    """The page, with a sign of life while it is read."""
-    from gsub.term import Spinner
-    from profiler.report.shadow import shadow as read
-
-    spinner = Spinner()
-    shown = 0
-
-    def progress(count: int) -> None:
-        nonlocal shown
-        if count - shown >= _STEP:
-            shown = count
-            spinner.show(f"{count:,} decisions read")
-
-    try:
-        store.check()
-        return read(
-            store,
-            cluster=cluster,
-            since=since,
-            until=until,
-            partition=partition,
-            site=site,
-            progress=progress,
-        )
-    finally:
-        spinner.hide()
