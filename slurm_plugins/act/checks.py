@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from profiler.alerts import exempted
 from profiler.logs import one_line
+from site_configs.alerts_table import Rule
 from site_configs.site_model import MODES, Mode, Site
 from slurm_plugins.act.allowed import Need, NotKnownError, bounds, need_of, verdict
 from slurm_plugins.act.ledger import MOST_PROMISED, Book
@@ -20,7 +22,7 @@ from slurm_plugins.client.errors import NoSuchJob, SlurmError, SlurmRefused, Slu
 from slurm_plugins.client.states import JobState
 from slurm_plugins.client.values import Job
 
-__all__ = ["MOST_HELD", "RETRY", "UNSETTLED", "Checks", "RefusedError", "mode_of"]
+__all__ = ["MOST_HELD", "RETRY", "UNSETTLED", "Checks", "RefusedError", "mode_of", "spared"]
 
 MOST_HELD: Final = 1000
 RETRY: Final = 10.0
@@ -211,6 +213,11 @@ class Checks:
         if verb.ends and not why and job.shown_id != request.job:
             # An array's last task has the array's own number, by which Slurm ends all of its tasks
             why = f"it is known as {job.shown_id}: ask for that"
+        if verb.ends and not why:
+            # By whichever rule: what the job does is not seen from here
+            against = [spared(rule, job) for rule in self._site().alerts.every() if rule.do == "cancel"]
+            if all(against):
+                why = against[0] if against else 'no rule of the site ends jobs (do = "cancel")'
         if request.verb == "hold" and not why and self._has_begun(request.job, job):
             why = "tasks of this array run already: Slurm would hold their next attempts too"
         for name, value in fields.items():
@@ -295,6 +302,14 @@ def _restarted(request: Request, job: Job) -> str:
         return ""
     times = "once" if job.restarts == 1 else f"{job.restarts} times"
     return f"it has been restarted meanwhile: {times}, not {request.restarts}"
+
+
+def spared(rule: Rule, job: Job) -> str:
+    """Why a rule on use leaves a job alone whatever it does, by Slurm's word of now; empty: it does not."""
+    if job.batch is not True and not rule.interactive:
+        return "it has no batch script, or Slurm does not say"
+    whose = {"user": job.user, "account": job.account, "partition": job.partition, "qos": job.qos}
+    return exempted(rule, **{what: name or "" for what, name in whose.items()})
 
 
 def _enforces_somewhere(site: Site) -> bool:

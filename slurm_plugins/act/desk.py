@@ -65,7 +65,8 @@ class Desk:
         self._callers = callers
         self._clock = clock
         self._checks = Checks(slurm, lambda: journal.book, site, off, clock)
-        self._limits = Limits(now=clock())
+        before = [one.asked for one in journal.book.standing.values()]
+        self._limits = Limits(now=clock(), ended=[asked.at for asked in before if _ends(asked)])
         self._owed: list[Entry] = []
         """Ends that could not be written yet."""
         self._unseen: dict[str, float] = {}
@@ -155,6 +156,8 @@ class Desk:
             self._journal.put(asked)
         except JournalError as error:
             raise RefusedError(f"the journal cannot be written, so nothing is done: {error}", RETRY) from None
+        if _ends(asked):
+            self._limits.end(asked.at)
         try:
             self._slurm.act(argv(asked.verb, asked.job, asked.fields))
             if asked.verb == "hold" and not self._holds(asked.job):
@@ -356,6 +359,11 @@ def _entry(
         request=digest_of(request) if event == "asked" else "",
         said=said,
     )
+
+
+def _ends(asked: Entry) -> bool:
+    verb = VERBS.get(asked.verb)  # a later version's journal may have others
+    return verb is not None and verb.ends
 
 
 def _ended(asked: Entry, event: Event, at: float, said: str) -> Entry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 __all__ = ["ALL", "CANCELS", "EACH_JOB", "RELEASES", "Bucket", "Limits"]
@@ -57,30 +58,37 @@ class Bucket:
 
 
 class Limits:
-    """The buckets of gsub-act; `now` is seconds on any clock that does not go back."""
+    """The buckets of gsub-act; `now` is seconds on any clock that does not go back.
 
-    def __init__(self, *, now: float) -> None:
+    `ended`: when jobs were ended before, as the journal has it: who starts anew may not end five more at once.
+    """
+
+    def __init__(self, *, now: float, ended: Iterable[float] = ()) -> None:
         self._all = Bucket(ALL, now=now)
         self._releases = Bucket(RELEASES, now=now)
-        self._cancels = Bucket(CANCELS, now=now)
+        self._cancels = Bucket(CANCELS, now=0.0)
+        for at in sorted(ended):
+            self.end(min(at, now))
         self._jobs: dict[str, Bucket] = {}
 
     def take(self, job: str, now: float, *, ends: bool = False) -> float:
         """Take a token for an act on `job`; else the seconds until one may be had. Nothing is taken by halves.
 
-        `ends`: it ends the job.
+        `ends`: it is to end the job; the token of that is only looked for, `end` takes it.
         """
         if len(self._jobs) > 10 * ALL[0]:
             self._jobs = {name: bucket for name, bucket in self._jobs.items() if not bucket.full(now)}
         own = self._jobs.get(job) or Bucket(EACH_JOB, now=now)
         wait = max(own.missing(now), self._all.missing(now), self._cancels.missing(now) if ends else 0.0)
         if not wait:
-            if ends:
-                self._cancels.take(now)
             self._jobs[job] = own
             own.take(now)
             self._all.take(now)
         return wait
+
+    def end(self, now: float) -> None:
+        """Take the token of a job's end: once it is certain, so that what is refused costs none."""
+        self._cancels.take(now)
 
     def release(self, now: float) -> float:
         """As `take`, for a release."""

@@ -14,7 +14,8 @@ from slurm_plugins.client.errors import SlurmUnreachable
 from slurm_plugins.client.states import JobFlag, JobState
 from tests.act.fakes import SITE, World, failed, job, pending
 
-LETS = SITE + "[alerts]\nmail = true\ncancel = true\n"
+MAY = SITE + "[alerts]\nmail = true\ncancel = true\n"
+LETS = MAY + '[alerts.rules.idle_from_start]\ndo = "cancel"\n'
 """A site file of a site that has switched it on."""
 
 
@@ -74,6 +75,10 @@ def test_all_else_is_refused(tmp_path: Path, found: Any, more: dict[str, Any], w
     [
         (SITE, "alerts.cancel"),
         (SITE + "[alerts]\nmail = true\n", "alerts.cancel"),
+        (MAY, "no rule of the site ends jobs"),
+        (LETS.replace('do = "cancel"', 'do = "notify"'), "no rule of the site ends jobs"),
+        (LETS + 'exempt.users = ["user1"]\n', "user user1 is exempt"),
+        (MAY + 'exempt.accounts = ["Lab"]\n' + LETS.removeprefix(MAY), "account lab is exempt"),
         (LETS.replace("enforce", "advise"), "the site is in advise"),
         (LETS.replace("enforce", "observe"), "the site is in observe"),
         (LETS + '[partitions.gpu]\nmode = "advise"\n', "in advise for this job"),
@@ -120,21 +125,66 @@ def test_a_command_that_never_reached_slurm_is_told_as_failed(world: World) -> N
     assert world.lines()[-1]["event"] == "failed" and world.slurm.acts == []
 
 
-def test_a_rule_that_is_wrong_ends_a_few_jobs_and_no_more(tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch", [False, None])
+def test_a_job_without_a_batch_script_needs_a_rule_of_such(tmp_path: Path, batch: bool | None) -> None:
+    world = World(tmp_path, running(batch=batch), site=LETS)
+    assert "no batch script" in world.ask("cancel", "7", restarts=0)["said"]
+    world.site = parse_site(LETS + "interactive = true\n")
+    assert world.ask("cancel", "7", restarts=0)["result"] == "done"
+
+
+def test_who_one_rule_leaves_alone_is_another_rules(world: World) -> None:
+    world.site = parse_site(
+        LETS + 'exempt.users = ["user1"]\n[alerts.rules.idle_after_activity]\ndo = "cancel"\n'
+    )
+    assert world.ask("cancel", "7", restarts=0)["result"] == "done"
+
+
+# --- how fast ---------------------------------------------------------------------------------------------------------
+
+
+def many(world: World, count: int = 3) -> int:
+    """Jobs that were ended, of so many that run."""
+    for number in range(1, count + 1):
+        world.slurm.known_jobs[str(number)] = running(number)
+    return [world.ask("cancel", str(number), restarts=0)["result"] for number in range(1, count + 1)].count(
+        "done"
+    )
+
+
+def test_a_rule_that_is_wrong_ends_a_few_jobs_and_no_more(world: World) -> None:
     at_once, a_second = CANCELS
-    world = World(tmp_path, *[running(number) for number in range(1, 31)], site=LETS)
-    answers = [world.ask("cancel", str(number), restarts=0) for number in range(1, 31)]
-    assert [answer["result"] for answer in answers] == ["done"] * at_once + ["refused"] * (30 - at_once)
-    assert "too fast" in answers[-1]["said"] and answers[-1]["again"] == pytest.approx(1 / a_second, abs=1)
-    # other acts go on meanwhile, and a day of asking ends no more than was said
+    assert many(world, 30) == at_once
+    answer = world.ask("cancel", "30", restarts=0)
+    assert "too fast" in answer["said"] and answer["again"] == pytest.approx(1 / a_second, abs=1)
+    # other acts go on meanwhile, and whoever asks all the time ends no more than was said
     world.slurm.known_jobs["40"] = pending(40)
     assert world.ask("hold", "40")["result"] == "done"
     done = 0
-    for _ in range(24):
-        world.clock.now += 3600
-        done += sum(
-            world.ask("cancel", str(number), restarts=0)["result"] == "done" for number in range(6, 31)
-        )
-        for number in range(6, 31):
-            world.slurm.known_jobs[str(number)] = running(number)
-    assert done == 24 * at_once
+    for _ in range(3 * 60):
+        world.clock.now += 60
+        done += many(world)
+    assert done == pytest.approx(3 * 3600 * a_second, abs=1)
+
+
+def test_a_start_anew_gives_no_more(world: World) -> None:
+    at_once, a_second = CANCELS
+    assert many(world, 30) == at_once
+    for _ in range(2):
+        world.clock.now += 20
+        world.restart()
+        assert many(world) == 0
+    world.clock.now += 1 / a_second - 35
+    world.restart()
+    assert many(world) == 1
+    world.clock.now += 3600
+    world.restart()
+    assert many(world, 30) == at_once, "what was long ago counts no more"
+
+
+def test_what_is_refused_costs_nothing(world: World) -> None:
+    at_once, _ = CANCELS
+    world.slurm.known_jobs["50"] = pending(50)
+    for _ in range(2 * at_once):
+        assert "only a running job" in world.ask("cancel", "50", restarts=0)["said"]
+    assert many(world, 30) == at_once
