@@ -53,7 +53,7 @@ class Facts:
     ----------
     values: the quantities of `site_configs.alerts_table.QUANTITIES`; None: not known.
     samples: of each node, when it was looked at last (seconds since the epoch, by its clock), and how often that GPU
-        of it was looked at which was least often.
+        of it was looked at which was least often; of a node without GPUs that time once more.
     stale: why the samples of a job that runs are not fresh, as a sentence; empty when they are, and of one that ended.
     """
 
@@ -132,7 +132,9 @@ def facts_of(usage: Usage, courses: Sequence[NodeSeries] = (), *, now: float, fr
     ended = job.ended is not None
     whole = _is_whole(usage)
     nodes = usage.nodes
-    samples = {node.node: (node.until, _samples(node)) for node in nodes if node.until is not None}
+    samples = {
+        node.node: (node.until, _samples(node, node.until)) for node in nodes if node.until is not None
+    }
     values: dict[str, Value] = dict.fromkeys(QUANTITIES)
     values |= {
         # By Slurm's count alone: a node that tells of no GPU may have some nobody sees
@@ -299,8 +301,9 @@ def _stuck_at_end(node: NodeUse, gpu: GpuUse, courses: Sequence[NodeSeries]) -> 
     return min(seconds, gpu.stuck_seconds)
 
 
-def _samples(node: NodeUse) -> int:
-    return min((gpu.samples for gpu in node.gpus), default=0)
+def _samples(node: NodeUse, until: float) -> int:
+    """As of `Facts.samples`: it grows with each look."""
+    return min((gpu.samples for gpu in node.gpus), default=int(until))
 
 
 def _number(value: float | None) -> float | None:

@@ -11,11 +11,12 @@ import msgspec
 import pytest
 
 from profiler.alerts import Facts, allowed, facts_of, findings, fresh_seconds
+from profiler.answers import NodeUse
 from profiler.watches import ENOUGH, Watch, against_cancelling, looked, pause_seconds, remembered
 from site_configs.alerts_table import BUILT_IN, QUANTITIES
 from site_configs.site import SiteError, parse_site
 from site_configs.site_model import Site
-from tests.alerts.courses import BUSY, IDLE, SPIN, Job, at, cycle
+from tests.alerts.courses import BUSY, IDLE, SPIN, T0, Job, at, cycle
 
 CANCELS = ("idle_from_start", "idle_after_activity", "stuck_collective")
 EACH = "".join(
@@ -292,3 +293,17 @@ def refused(text: str, name: str) -> None:
         parse_site(f'cluster = "lab"\n{text}')
     said = str(caught.value)
     assert f"alerts.rules.{name}.do" in said and "idle_s" in said
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_a_node_without_gpus_keeps_a_job_only_while_it_is_silent(tells: bool) -> None:
+    looks = []
+    for now, usage, courses in job(at(1, IDLE), gpus=1, summary={"nodes": "n[1-2]"}).reports(120):
+        first = usage.nodes[0]
+        other = NodeUse("n2", since=first.since, until=first.until if tells else T0 + 3000)
+        usage = msgspec.structs.replace(usage, nodes=(first, other))
+        # not stale: the count of its samples alone is asked for
+        looks.append((now, facts_of(usage, courses, now=now, fresh=1e6)))
+    came = lived(looks)
+    assert came.met == {"idle_from_start"}
+    assert bool(came.told) == bool(came.ended) == tells
