@@ -291,6 +291,8 @@ def _stuck_at_end(node: NodeUse, gpu: GpuUse, courses: Sequence[NodeSeries]) -> 
     own = next((one for one in course.gpus if one.gpu == gpu.gpu), None) if course is not None else None
     if course is None or own is None or gpu.power_limit_w is None:
         return None
+    if node.until is None or course.since + course.step * len(own.utilisation) < node.until - _UNSEEN:
+        return None  # it ends too early, and the GPU may have computed since
     seconds = 0.0
     for utilisation, power in zip(reversed(own.utilisation), reversed(own.power_w), strict=False):
         if utilisation is None or power is None:

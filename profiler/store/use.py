@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from sqlalchemy import Connection, bindparam, or_, select
+from sqlalchemy import Connection, RowMapping, bindparam, or_, select
 
 from profiler.answers import JobSummary, NodeSeries, Usage
 from profiler.records import GpuUse
 from profiler.store.bulk import chunks
 from profiler.store.queries import LISTED, courses, gpu_use, node_use
-from profiler.store.schema import gpu_usage, job, job_node
+from profiler.store.schema import gpu_usage, job, job_node, series
 from profiler.store.store import Store
 
 __all__ = ["InUse", "in_use"]
@@ -48,11 +48,16 @@ _GPUS: Final = (
     .where(gpu_usage.c.job.in_(bindparam("keys", expanding=True)))
     .order_by(gpu_usage.c.job, gpu_usage.c.node, gpu_usage.c.place)
 )
+_DRAWN: Final = select(series.c.node, series.c.serial).where(series.c.job == bindparam("key"))
 
 
 @dataclass(frozen=True, slots=True)
 class InUse:
-    """What a job does. `courses`: its nodes over time, of a job one of whose GPUs was seen stuck; else empty."""
+    """What a job does.
+
+    `courses`: its nodes over time, of a job one of whose GPUs was seen stuck, where a node's came with the report of
+    its usage or with the one before; else empty.
+    """
 
     usage: Usage
     courses: tuple[NodeSeries, ...] = ()
@@ -85,12 +90,22 @@ def _of(connection: Connection, keys: Sequence[int]) -> list[InUse]:
         gpus.setdefault((row["job"], row["node"]), []).append(gpu_use(row))
     nodes = connection.execute(_NODES, asked).mappings().all()
     found = []
-    for key, rows in groupby(nodes, key=lambda row: int(row["job"])):
+    for key, of_job in groupby(nodes, key=lambda row: int(row["job"])):
         if key not in jobs:
             continue
+        rows = list(of_job)
         uses = tuple(node_use(row, tuple(gpus.get((key, row["node"]), ()))) for row in rows)
         usage = Usage(jobs[key], uses)
         seen_stuck = any(gpu.stuck_seconds for node in usage.nodes for gpu in node.gpus)
-        course = courses(connection, key, usage.job, None, _LOOKED_AT).nodes if seen_stuck else ()
-        found.append(InUse(usage, course))
+        found.append(InUse(usage, _courses(connection, key, usage.job, rows) if seen_stuck else ()))
     return found
+
+
+def _courses(
+    connection: Connection, key: int, of: JobSummary, rows: Iterable[RowMapping]
+) -> tuple[NodeSeries, ...]:
+    # An older one would tell of a GPU that has long computed again that it is stuck up to now
+    least = {row["node"]: (row["serial"] or 0) - 1 for row in rows}
+    drawn = {row.node: row.serial for row in connection.execute(_DRAWN, {"key": key})}
+    told = courses(connection, key, of, None, _LOOKED_AT).nodes
+    return tuple(one for one in told if drawn.get(one.node, -1) >= least[one.node])
