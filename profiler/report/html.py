@@ -20,7 +20,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from profiler.report.cells import UNITS, cell, head
-from profiler.report.figures import Table
+from profiler.report.figures import UNKNOWN, Table
 from profiler.report.files import About
 from profiler.report.plots import Plot
 from profiler.report.sections import NAME, amount_of_hours, draw, say
@@ -32,6 +32,8 @@ ROWS: Final = 500
 """Most rows of a table that are in the page; its last row tells what the others come to."""
 _SUMMED: Final = ("gpu_hours_percent", "wasted_hours_percent", "attempts", "unknown")
 """Columns that may be added up over rows, beside all in hours."""
+_WITH_ALL: Final = ("utilisation", "waiting")
+"""Tables whose last row is that of all."""
 _FIRST: Final = ("utilisation_over_time", "utilisation_spread", "utilisation")
 """The tables that come first; the others follow in their order."""
 _CARDS: Final = (
@@ -104,7 +106,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell: `value` is what it is sorted by, empty where nothing is known; of a text it is None."""
+    """A cell: `value` is the number that it is sorted by, None of a text, and empty where nothing is known."""
 
     text: str
     value: str | None
@@ -113,7 +115,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A table with what it says, its plot, and the sums of the rows that are left out."""
+    """A table with what it says and its plot; in its foot the row of all, or the sums of the rows that are left out."""
 
     name: str
     title: str
@@ -125,7 +127,7 @@ class Section:
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
     left: int
-    rest: Sequence[Cell]
+    foot: Sequence[Sequence[Cell]]
 
 
 def _section(table: Table, about: About) -> Section:
@@ -135,6 +137,7 @@ def _section(table: Table, about: About) -> Section:
         Column(_head(table.name, str(name)), pd.api.types.is_numeric_dtype(rows[name])) for name in rows
     ]
     left = max(0, len(rows) - ROWS)
+    whole = [*_cells(rows.tail(1), keys)] if table.name in _WITH_ALL else []
     return Section(
         table.name,
         table.title,
@@ -144,9 +147,9 @@ def _section(table: Table, about: About) -> Section:
         table.unknown,
         draw(table, about),
         columns,
-        list(_cells(rows.head(ROWS), keys)),
+        list(_cells(rows.head(len(rows) - 1 if whole else ROWS), keys)),
         left,
-        _rest(rows.iloc[ROWS:]) if left else (),
+        [_rest(rows.iloc[ROWS:])] if left else whole,
     )
 
 
@@ -174,17 +177,17 @@ def _cells(rows: pd.DataFrame, keys: int) -> Iterable[list[Cell]]:
 
 
 def _cell(name: str, value: Any, *, key: bool = False) -> Cell:  # noqa: ANN401 - of any column
-    if isinstance(value, str):
+    if isinstance(value, str) and value != UNKNOWN:
         return Cell(plain(value, NAME), None, key)
-    if pd.isna(value):
+    if isinstance(value, str) or pd.isna(value):
         return Cell(NOT_KNOWN, "", key)
     number = value.timestamp() if hasattr(value, "timestamp") else float(value)
     return Cell(cell(name, value), f"{number:.12g}", key)
 
 
 def _rest(rows: pd.DataFrame) -> list[Cell]:
-    """What the rows that are left out come to, where that is a sum."""
-    made = []
+    """How many rows are left out, and what they come to, where that is a sum."""
+    made = [Cell(f"{len(rows):,} more", None, key=True)]
     for name in map(str, rows.columns[1:]):
         if name.endswith("_hours") or name in _SUMMED:
             made.append(_cell(name, rows[name].sum(min_count=1)))

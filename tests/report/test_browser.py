@@ -59,6 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     frame.loc[frame["user"] == HOSTILE[0], "utilisation_mean"] = float("nan")
     users = frame["user"].value_counts().index
     few, some = (frame[frame["user"].isin([*HOSTILE[:9], *users[:count]])] for count in (8, 80))
+    some.loc[some.index[0], "user"] = None
     (folder / "few.html").write_text(made(few, split=("user",), until=SINCE + 100 * 86400)[0])
     (folder / "some.html").write_text(made(some)[0])
     (folder / "many.html").write_text(made(crowd(frame, 700), split=("user",))[0])
@@ -157,6 +158,15 @@ def test_a_click_sorts_and_so_does_the_keyboard(browser: Browser, folder: Path) 
         assert sorted(names) == sorted(before) and names != before
         plain = [name for name in names if name.startswith("user")]
         assert plain == sorted(plain) and len(plain) > 50
+        assert names[-1] == "", "nobody's name is among no others"
+        page.keyboard.press("Enter")
+        turned = values(page, "by_user", 0)
+        assert turned[-1] == "" and turned[:-1] == names[-2::-1]
+        waits = page.locator("#waiting-table")
+        for _ in range(2):
+            waits.locator("thead button").first.click()
+            assert "all" not in values(page, "waiting", 0), "that of all is no size"
+            assert waits.locator("tr").last.inner_text().startswith("all")
 
 
 def test_the_rest_stays_below_and_paper_has_the_first_ones(browser: Browser, folder: Path) -> None:
@@ -181,6 +191,12 @@ def test_typing_filters(browser: Browser, folder: Path) -> None:
         assert page.locator("#by_user [role=status]").inner_text() == f"{len(found)} of {whole} rows"
         page.locator("#by_user-filter").fill("مستخدم")
         assert values(page, "by_user", 0) == [HOSTILE[5]]
+        row = page.locator("#by_user-table tbody tr", has_text="user01").first
+        name, jobs = row.locator("> *").all_inner_texts()[:2]
+        page.locator("#by_user-filter").fill(f"{name} {jobs}")
+        assert name in values(page, "by_user", 0)
+        page.locator("#by_user-filter").fill(name + jobs)
+        assert values(page, "by_user", 0) == [], "no word goes from one cell into the next"
         page.locator("#by_user-filter").fill("nobody has this")
         assert values(page, "by_user", 0) == []
         page.locator("#by_user-filter").fill("")

@@ -1,14 +1,12 @@
 // Sorting and filtering. Without it the tables are in the order of the audit, whole.
 "use strict";
 (() => {
-  // Numbers by data-value, what is not known last whichever way; texts as people order them.
+  // Numbers by data-value, texts as people order them; what is not known, an empty data-value, last whichever way.
   const compare = (one, other, number, sign) => {
-    if (number) {
-      const a = one.dataset.value, b = other.dataset.value;
-      const lost = (a ? 0 : 1) - (b ? 0 : 1);
-      return lost || sign * (Number(a) - Number(b));
-    }
-    return sign * one.textContent.localeCompare(other.textContent, undefined, { numeric: true });
+    const a = one.dataset.value, b = other.dataset.value;
+    const lost = (a === "") - (b === "");
+    if (lost) return lost;
+    return sign * (number ? Number(a) - Number(b) : one.textContent.localeCompare(other.textContent, undefined, { numeric: true }));
   };
 
   const sort = (table, head) => {
@@ -29,7 +27,9 @@
     const rows = table.tBodies[0].rows;
     let shown = 0;
     for (const row of rows) {
-      row.hidden = !row.textContent.toLocaleLowerCase().includes(wanted);
+      // The space: what stands at the end of one cell and the start of the next is no word
+      const text = Array.from(row.cells, (cell) => cell.textContent).join(" ");
+      row.hidden = !text.toLocaleLowerCase().includes(wanted);
       if (!row.hidden) shown += 1;
     }
     told.textContent = wanted ? `${shown} of ${rows.length} rows` : "";
