@@ -297,6 +297,16 @@ def test_the_qos_that_slurm_has_now_exempts_too(tmp_path: Path, server: MailServ
     lab.close()
 
 
+def test_an_interactive_job_is_told_of_and_ended_where_the_rule_says_so(
+    tmp_path: Path, server: MailServer
+) -> None:
+    lab = Lab(tmp_path, server, site=SITE.replace('"cancel"\n', '"cancel"\ninteractive = true\n'))
+    become(lab, batch=False)
+    lab.minutes(16)
+    assert (lab.told, lab.ended) == (1, [str(IDLE)])
+    lab.close()
+
+
 def test_no_mail_no_end(lab: Lab) -> None:
     lab.server.answers["RCPT"] = "550 no such user"
     lab.minutes(16)
