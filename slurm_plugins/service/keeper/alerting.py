@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from profiler.alerts import Facts, Finding, allowed, evidence_of, exempted, facts_of, fresh_seconds
+from profiler.alerts import Facts, Finding, allowed, evidence_of, facts_of, fresh_seconds
 from profiler.answers import JobSummary
 from profiler.logs import Troubles, one_line
 from profiler.store.errors import StoreError
@@ -29,6 +29,7 @@ from profiler.whole_file import put
 from profiler.wording import shown_id
 from site_configs.site_model import Site
 from slurm_plugins.act.ask import HandError, new
+from slurm_plugins.act.checks import spared
 from slurm_plugins.act.wire import Answer, Request
 from slurm_plugins.client.errors import SlurmError, SlurmRefused
 from slurm_plugins.client.states import JobFlag, JobState
@@ -91,6 +92,7 @@ class Alerting:
         self._rules = site.alerts.every()
         self._fresh = fresh_seconds(site.agent)
         self._watches: dict[Attempt, dict[str, Watch]] | None = None
+        self._last: Attempt = (0, 0)
         self._later: dict[Attempt, float] = {}
         """When gsub-act may be asked again to end a job."""
         self._threads = ThreadPoolExecutor(1, "alerts")
@@ -174,19 +176,21 @@ class Alerting:
         """Tell users of what holds, and end jobs whose time is up; Slurm is asked about each of them before."""
         due: dict[Attempt, list[tuple[Finding, float]]] = {}
         asked: dict[Attempt, Job | None] = {}
-        for finding, watch in found:
+        # Those first that come after whom Slurm was asked about last: each has its turn
+        for finding, watch in sorted(found, key=lambda one: _attempt(one[0].facts.job) <= self._last):
             does = allowed(finding.rule, self._site, finding.facts.job)
             if does == "observe" or finding.exempt or watch.held < ENOUGH:
                 continue
             of = finding.facts.job
             # A component's end would be that of the whole heterogeneous job
             ends = does == "cancel" and of.het_job_id is None and not against_cancelling(finding.rule, watch)
-            if watch.told is not None and not ends:
-                continue
             key = _attempt(of)
+            if watch.told is not None and (not ends or self._now() < self._later.get(key, 0.0)):
+                continue
             if key not in asked:
                 if len(asked) >= _MOST:
                     continue
+                self._last = key
                 name = shown_id(of) if of.het_job_id is None else str(of.job_id)
                 try:
                     asked[key] = await self._thread(partial(self._slurm.job, name))
@@ -205,14 +209,14 @@ class Alerting:
                 continue
             if watch.told is None:
                 due.setdefault(key, []).append((finding, watch.since))
-            elif self._is_time(key, watch):
+            elif self._is_fresh(watch):
                 await self._end(finding, watch)
         self.mail.wanted(due)
 
-    def _is_time(self, key: Attempt, watch: Watch) -> bool:
-        """Whether gsub-act may be asked: while Slurm took its time, the evidence may have grown old."""
-        now = self._now()
-        return 0 <= now - watch.at <= self._fresh and now >= self._later.get(key, 0.0)
+    def _is_fresh(self, watch: Watch) -> bool:
+        """Whether the evidence is: while Slurm took its time, it may have grown old."""
+        now, oldest = self._now(), min((at for at, _ in watch.samples.values()), default=0.0)
+        return watch.at <= now <= oldest + self._fresh
 
     async def _end(self, finding: Finding, watch: Watch) -> None:
         """Ask gsub-act to end a job. A fault of it, or of Slurm's, leaves the job alone until the next look."""
@@ -282,15 +286,11 @@ def _attempt(job: JobSummary) -> Attempt:
 
 
 def _is_it(job: Job, finding: Finding) -> bool:
-    """Whether Slurm says that this very attempt runs, and is no interactive one that the rule leaves alone."""
+    """Whether Slurm says that this very attempt runs, and is none that the rule leaves alone."""
     facts: Facts = finding.facts
     same = job.id == facts.job.job_id and job.restarts == facts.job.restarts and job.uid == facts.job.uid
     runs = job.state is JobState.RUNNING and JobFlag.COMPLETING not in job.flags
-    if not (same and runs and (job.batch is True or finding.rule.interactive)):
-        return False
-    # By Slurm's word of now: what the store has of a young job may be less
-    whose = {"user": job.user, "account": job.account, "partition": job.partition, "qos": job.qos}
-    return not exempted(finding.rule, **{what: name or "" for what, name in whose.items()})
+    return same and runs and not spared(finding.rule, job)
 
 
 def _request(cluster: str, finding: Finding, watch: Watch) -> Request:
