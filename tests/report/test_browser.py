@@ -25,28 +25,33 @@ LABELS = """all => all.map(one => {
     return [one.textContent, box.height, box.left - plot.left, plot.right - box.right];
 })"""
 """Of each label the text, the height, and how far it is from the edges of its plot."""
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+"""What Chromium is called on Debian, on others, and as Google's."""
 LONG = 120_000.0
 """Milliseconds that a step may take on a machine that has much else to do."""
 A4 = 688
 """CSS pixels between the margins of the sheet."""
 
 
+def chromium_of() -> str | None:
+    """The first one that is here."""
+    return next(filter(None, map(shutil.which, NAMES)), None)
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Debian's Chromium, which root gets from Debian."""
-    if shutil.which("chromium") is None:
+    """A Chromium of the machine's; where there is none, Debian's, which root gets from Debian."""
+    if chromium_of() is None:
         try:
             install_packages(["chromium", "fonts-dejavu-core"], say=print)
         except DevClusterError as error:
             if "CI" in os.environ:
                 raise
-            pytest.skip(f"there is no Chromium: {str(error).splitlines()[0]}")
+            pytest.skip(f"no Chromium ({', '.join(NAMES)}) is here: {str(error).splitlines()[0]}")
     # No sandbox for root: what it opens is our own file
     options = ["--disable-gpu", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=options, timeout=LONG
-        )
+        chromium = playwright.chromium.launch(executable_path=chromium_of(), args=options, timeout=LONG)
         yield chromium
         chromium.close()
 
@@ -245,3 +250,13 @@ def test_paper_cuts_nothing(browser: Browser, folder: Path) -> None:
         assert page.locator("nav").is_hidden() and page.locator("svg.wide:visible").count() == 9
         paper = page.pdf(format="A4")
         assert paper.startswith(b"%PDF") and paper.count(b"/Type /Page\n") > 4
+
+
+def test_a_chromium_of_any_name_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert chromium_of() is None
+    for name in reversed(NAMES):
+        (tmp_path / name).touch(mode=0o755)
+        assert chromium_of() == str(tmp_path / name)
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert all(f"`{name}`" in readme for name in NAMES)
