@@ -41,6 +41,8 @@ _UNSEEN: Final = 300.0
 """Seconds of a job, all in all, for which a GPU may tell nothing: after more of it, it may have computed."""
 _UNSEEN_SHARE: Final = 0.05
 """The share of a job's time, where that is more, for which it may tell nothing until a mean of it is not known."""
+_FRESH: Final = 600.0
+"""Seconds for which a sample is fresh at most: what agents tell more seldom is no ground to write to anybody."""
 _AHEAD: Final = 10.0
 """Seconds that a node's clock may be ahead of ours."""
 
@@ -79,8 +81,8 @@ class Finding:
 
 
 def fresh_seconds(agent: Agent) -> float:
-    """For how long a sample is fresh: a report that got lost, or was late, makes none stale."""
-    return 2.0 * agent.report + 2.0 * agent.interval + 30.0
+    """For how long a sample is fresh: a report that got lost, or was late, makes none stale; 10 minutes at most."""
+    return min(2.0 * agent.report + 2.0 * agent.interval + 30.0, _FRESH)
 
 
 def allowed(rule: Rule, site: Site, job: JobSummary) -> Does:

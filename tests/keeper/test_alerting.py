@@ -14,9 +14,11 @@ import pytest
 from profiler.records import GpuUse, JobUsage
 from profiler.store import JobFacts, Store, open_store
 from site_configs.site import parse_site
+from slurm_plugins.act.wire import Answer, Request
 from slurm_plugins.client.errors import SlurmRefused
 from slurm_plugins.client.states import JobFlag, JobState
 from slurm_plugins.client.values import Job
+from slurm_plugins.service.keeper import alerting
 from slurm_plugins.service.keeper.alert_mail import AlertMail
 from slurm_plugins.service.keeper.alerting import Alerting
 from slurm_plugins.service.keeper.counts import Counts
@@ -404,6 +406,55 @@ def test_a_job_that_slurm_does_not_tell_of_keeps_no_other_from_its_end(lab: Lab)
     lab.seen.job = job  # type: ignore[method-assign]
     lab.minutes(16)
     assert (lab.told, lab.ended) == (1, [str(BUSY)])
+
+
+def test_evidence_that_grew_old_while_slurm_took_its_time_ends_nothing(lab: Lab) -> None:
+    lab.minutes(4)
+    look = lab.seen.job
+
+    def slow(shown: str) -> Job | None:
+        lab.world.clock.now += 168  # and the sample was 5 s old: together more than 170 s
+        return look(shown)
+
+    lab.seen.job = slow  # type: ignore[method-assign]
+    lab.minutes(12)
+    assert (lab.told, lab.ended) == (1, [])
+    lab.seen.job = look  # type: ignore[method-assign]
+    lab.minutes(1)
+    assert lab.ended == [str(IDLE)]
+
+
+def test_where_agents_report_seldom_nothing_follows(tmp_path: Path, server: MailServer) -> None:
+    lab = Lab(tmp_path, server, site=SITE + '[agent]\nreport = "12h"\n')
+    lab.minutes(1)
+    lab.silent = {IDLE}
+    lab.minutes(11)
+    lab.silent = set()
+    lab.minutes(1)
+    assert lab.told == 0, "two samples, and more than 10 min between them"
+    lab.close()
+
+
+def test_each_job_has_its_turn(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alerting, "_MOST", 1)
+    become(lab, batch=False)  # it is never told, and asked about again and again
+    lab.use[BUSY] = 0.0
+    lab.minutes(20)
+    assert (lab.told, lab.ended) == (1, [str(BUSY)])
+
+
+def test_slurm_is_not_asked_about_a_job_that_gsub_act_wants_later(lab: Lab) -> None:
+    lab.minutes(4)
+    asked: list[str] = []
+    look = lab.seen.job
+    lab.seen.job = lambda shown: asked.append(shown) or look(shown)  # type: ignore
+
+    def later(request: Request) -> Answer:
+        return Answer(id=request.id, result="refused", again=3600.0)
+
+    lab.hand.ask = later  # type: ignore[method-assign]
+    lab.minutes(20)
+    assert asked == [str(IDLE)] and lab.ended == []
 
 
 def test_what_is_kept_may_be_spoilt(lab: Lab) -> None:
