@@ -18,6 +18,7 @@ from profiler.answers import JobSummary, NodeUse, Usage
 from profiler.records import GpuRef, GpuUse
 from profiler.store import open_store
 from profiler.store.facts import JobFacts
+from site_configs import site_model as model
 from site_configs.site_model import Receipt
 from slurm_plugins.service.keeper.mail import GATHER, IN_FULL, NAMED, WAITING, Due, Mailer, Waiting
 from tests.keeper.mailserver import MailServer, mail_server
@@ -61,6 +62,10 @@ class FakeStore:
         return None if found is None else Usage(found, (node,))
 
 
+def a_site(receipt: Receipt) -> model.Site:
+    return model.Site(cluster=CLUSTER, receipt=receipt)
+
+
 @dataclass
 class Site:
     """A site that wants mail, from one start of the keeper to the next."""
@@ -76,7 +81,7 @@ class Site:
             "mail_from": "gsub@example.org",
         }  # fmt: skip
         receipt = Receipt(**(given | more))  # type: ignore[arg-type]
-        return Mailer(receipt, CLUSTER, self.file, count=lambda how: self.counts.update([how]))
+        return Mailer(a_site(receipt), self.file, count=lambda how: self.counts.update([how]))
 
     @property
     def addresses(self) -> list[str]:
@@ -303,7 +308,7 @@ def test_a_file_that_is_spoilt_is_begun_anew(site: Site, spoilt: bytes) -> None:
 @given(name=st.text(max_size=200), reason=st.text(max_size=200), nodes=st.text(max_size=200))
 def test_nothing_of_a_users_becomes_a_header(name: str, reason: str, nodes: str) -> None:
     store = FakeStore()
-    mailer = Mailer(Receipt(mail=True, mail_from="gsub@example.org"), CLUSTER, Path("/nowhere"))
+    mailer = Mailer(a_site(Receipt(mail=True, mail_from="gsub@example.org")), Path("/nowhere"))
     store.add(name=f"{name}\r\nBcc: eve@example.com\r\n\r\n.\r\n{name}", reason=reason, nodes=nodes)
     usage = store.usage(CLUSTER, 1)
     assert usage is not None

@@ -8,16 +8,15 @@ mail = AlertMail(site, state / "alert-mail.json")
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from string import Template
+from types import MappingProxyType
 from typing import Final
 
 from profiler.alerts import Finding, allowed, evidence_of
-from profiler.answers import JobSummary, Usage
+from profiler.answers import Usage
 from profiler.wording import plain, shown_id, span
-from site_configs.site_model import Site
 from slurm_plugins.service.keeper.mail import NAMED, Due, Judged, Mailer, Records, Waiting
 from slurm_plugins.service.keeper.smtp import Post
 
@@ -50,19 +49,8 @@ class AlertMail(Mailer):
 
     _kind = "gsub-alert"
 
-    def __init__(
-        self,
-        site: Site,
-        file: Path,
-        *,
-        post: Callable[[], Post] | None = None,
-        count: Callable[[str], object] = lambda how: None,
-        sender: str = "",
-    ) -> None:
-        super().__init__(site.receipt, site.cluster, file, post=post, count=count, sender=sender)
-        self._site = site
-        self._due: Mapping[Attempt, Sequence[tuple[Finding, float]]] = {}
-        self._taken_mail: list[Told] = []
+    _due: Mapping[Attempt, Sequence[tuple[Finding, float]]] = MappingProxyType({})
+    _taken_mail: tuple[Told, ...] = ()
 
     @property
     def on(self) -> bool:
@@ -77,9 +65,9 @@ class AlertMail(Mailer):
         if self.on:
             self._remember(new)
 
-    def taken(self) -> list[Told]:
+    def taken(self) -> Sequence[Told]:
         """Of what the mail server has taken the mail since the last call."""
-        found, self._taken_mail = self._taken_mail, []
+        found, self._taken_mail = self._taken_mail, ()
         return found
 
     def _judged(self, store: Records, one: Waiting, now: float) -> Judged:
@@ -94,23 +82,24 @@ class AlertMail(Mailer):
     def _send(self, post: Post, kept: object, user: str, dues: Sequence[Due], now: float) -> int:
         sent = super()._send(post, kept, user, dues, now)  # type: ignore[arg-type]
         if sent:
-            self._taken_mail += [spell for due in dues if isinstance(due, _Due) for spell in due.spells]
+            self._taken_mail += tuple(spell for due in dues if isinstance(due, _Due) for spell in due.spells)
         return sent
 
-    def _subject(self, jobs: Sequence[JobSummary]) -> str:
-        if len(jobs) > 1:
-            return f"{len(jobs)} jobs hold more than they use"
-        found, _ = self._due[jobs[0].job_id, jobs[0].restarts][0]
-        return f"job {shown_id(jobs[0])}: {found.rule.name.replace('_', ' ')}"
+    def _subject(self, dues: Sequence[Due]) -> str:
+        if len(dues) > 1:
+            return f"{len(dues)} jobs hold more than they use"
+        job = dues[0].usage.job
+        found, _ = self._due[job.job_id, job.restarts][0]
+        return f"job {shown_id(job)}: {found.rule.name.replace('_', ' ')}"
 
-    def _body(self, usages: Sequence[Usage]) -> Iterator[str]:
-        for usage in usages[:NAMED]:
-            for found, _ in self._due[usage.job.job_id, usage.job.restarts]:
+    def _body(self, dues: Sequence[Due]) -> Iterator[str]:
+        for due in dues[:NAMED]:
+            for found, _ in self._due[due.usage.job.job_id, due.usage.job.restarts]:
                 yield from self._said(found)
                 yield ""
-        if len(usages) > NAMED:
-            yield f"... and {len(usages) - NAMED} more"
-        yield f"'gsub usage {shown_id(usages[0].job)}' shows what it does, over time and by GPU."
+        if len(dues) > NAMED:
+            yield f"... and {len(dues) - NAMED} more"
+        yield f"'gsub usage {shown_id(dues[0].usage.job)}' shows what it does, over time and by GPU."
 
     def _said(self, found: Finding) -> Iterable[str]:
         job = found.facts.job

@@ -95,9 +95,7 @@ class Keeper:
         self.site = site.site
         self.counts = Counts()
         self.storing = Storing(self.counts)
-        self.mailer = Mailer(
-            self.site.receipt, self.site.cluster, options.state / "mail.json", count=self._mailed
-        )
+        self.mailer = Mailer(self.site, options.state / "mail.json", count=self._mailed)
         self.notices = Notices(self.site, options.state / "notices.json", count=self._noticed)
         self._env = os.environ if env is None else env
         self._taken, self._site_path = site, site_path

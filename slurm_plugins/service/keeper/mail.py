@@ -1,6 +1,6 @@
 """Receipts by mail, where the site wants them: each job's once, to the user that it ran as, and no user flooded.
 
-    mailer = Mailer(site.receipt, site.cluster, state / "mail.json")
+    mailer = Mailer(site, state / "mail.json")
     mailer.ended(facts)                # whenever Slurm has told of ends; only remembers them
     mailer.run_once(store, now)        # every so often, in a thread: it may wait for the mail server
 
@@ -30,7 +30,7 @@ from profiler.receipt import ENDED, headline, ran, receipt
 from profiler.store.facts import JobFacts
 from profiler.whole_file import put
 from profiler.wording import plain, shown_id
-from site_configs.site_model import Receipt
+from site_configs.site_model import Site
 from slurm_plugins.service.keeper.smtp import Post, PostError, Smtp
 
 __all__ = ["GATHER", "IN_FULL", "NAMED", "WAITING", "Due", "Judged", "Mailer", "Records", "Waiting"]
@@ -119,20 +119,20 @@ class Mailer:
 
     def __init__(
         self,
-        settings: Receipt,
-        cluster: str,
+        site: Site,
         file: Path,
         *,
         post: Callable[[], Post] | None = None,
         count: Callable[[str], object] = lambda how: None,
         sender: str = "",
     ) -> None:
-        self._settings = settings
-        self._cluster = cluster
+        self._site = site
+        self._settings = site.receipt
+        self._cluster = site.cluster
         self._file = file
-        self._post = post or (lambda: Smtp(settings.mail_server))
+        self._post = post or (lambda: Smtp(site.receipt.mail_server))
         self._count = count
-        self._sender = sender or settings.mail_from
+        self._sender = sender or site.receipt.mail_from
         self._news: list[Waiting] = []
         self._lock = threading.Lock()
         self._kept: _Kept | None = None
@@ -289,29 +289,28 @@ class Mailer:
         return 1
 
     def _message(self, address: str, dues: Sequence[Due], now: float) -> EmailMessage:
-        usages = [due.usage for due in dues]
-        jobs = [usage.job for usage in usages]
         if not self._sender:
             self._sender = f"gsub@{socket.getfqdn()}"
         message = EmailMessage()
         message["From"] = self._sender
         message["To"] = address
-        message["Subject"] = plain(f"[{self._cluster}] {self._subject(jobs)}", _SUBJECT)
+        message["Subject"] = plain(f"[{self._cluster}] {self._subject(dues)}", _SUBJECT)
         message["Date"] = formatdate(now)
         host = self._sender.rpartition("@")[2]
         # The same of a mail that is tried again, and of no other: mail servers drop what they know already
         about = hashlib.sha256("\n".join(due.key for due in dues).encode()).hexdigest()[:16]
-        number = f"{jobs[0].job_id}.{jobs[0].restarts}.{about}"
+        first = dues[0].usage.job
+        number = f"{first.job_id}.{first.restarts}.{about}"
         message["Message-ID"] = f"<{self._kind}.{self._cluster}.{number}@{host}>"
         message["Auto-Submitted"] = "auto-generated"
-        message.set_content("\n".join(self._body(usages)) + "\n")
+        message.set_content("\n".join(self._body(dues)) + "\n")
         return message
 
-    def _subject(self, jobs: Sequence[JobSummary]) -> str:
-        return _subject(jobs[0]) if len(jobs) == 1 else f"{len(jobs)} jobs have ended"
+    def _subject(self, dues: Sequence[Due]) -> str:
+        return _subject(dues[0].usage.job) if len(dues) == 1 else f"{len(dues)} jobs have ended"
 
-    def _body(self, usages: Sequence[Usage]) -> Iterable[str]:
-        return _body(usages)
+    def _body(self, dues: Sequence[Due]) -> Iterable[str]:
+        return _body([due.usage for due in dues])
 
     def _give_up_for_now(self, error: PostError, now: float) -> None:
         if not self._pause:

@@ -10,17 +10,15 @@ verdict in `gsub why`; a mail about each failure would be one too many.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, cast
 
-from profiler.answers import JobSummary, Usage
+from profiler.answers import Usage
 from profiler.resubmissions import Resubmission, Stop
 from profiler.store import Store
 from profiler.wording import plain, shown_id
-from site_configs.site_model import Site
 from slurm_plugins.service.keeper.mail import NAMED, Due, Judged, Mailer, Records, Waiting
-from slurm_plugins.service.keeper.smtp import Post
 
 __all__ = ["Notices"]
 
@@ -30,28 +28,22 @@ _TOO_OLD: Final = 86400.0
 _WIDTH: Final = 600
 
 
+@dataclass(frozen=True, slots=True)
+class _Due(Due):
+    """A mail that is due about what followed a failure."""
+
+    row: Resubmission
+
+
 class Notices(Mailer):
     """See the module. `decided` and `run_once` may be called from different threads."""
 
     _kind = "gsub-again"
 
-    def __init__(
-        self,
-        site: Site,
-        file: Path,
-        *,
-        post: Callable[[], Post] | None = None,
-        count: Callable[[str], object] = lambda how: None,
-        sender: str = "",
-    ) -> None:
-        super().__init__(site.receipt, site.cluster, file, post=post, count=count, sender=sender)
-        self._wanted = site.resubmit.mail
-        self._rows: dict[tuple[int, int], Resubmission] = {}
-
     @property
     def on(self) -> bool:
         """Whether the site wants this mail."""
-        return self._wanted
+        return self._site.resubmit.mail
 
     def decided(self, rows: Iterable[Resubmission]) -> None:
         """These are in the store. Quick, and never waits for anything."""
@@ -69,27 +61,30 @@ class Notices(Mailer):
         ]
         if job is None or not rows or now - rows[-1].at > _TOO_OLD or not self._addressed(job):
             return None
-        self._rows[job.job_id, job.restarts] = rows[-1]
-        return Due(one, Usage(job, ()))
+        return _Due(one, Usage(job, ()), rows[-1])
 
-    def _subject(self, jobs: Sequence[JobSummary]) -> str:
-        if len(jobs) > 1:
-            return f"{len(jobs)} jobs have failed"
-        row = self._rows[jobs[0].job_id, jobs[0].restarts]
+    def _subject(self, dues: Sequence[Due]) -> str:
+        if len(dues) > 1:
+            return f"{len(dues)} jobs have failed"
+        job, row = dues[0].usage.job, _row(dues[0])
         what = "is tried again" if row.state == "done" else "has failed, and is not tried again"
-        return f"job {shown_id(jobs[0])} {what}{f': {jobs[0].name}' if jobs[0].name else ''}"
+        return f"job {shown_id(job)} {what}{f': {job.name}' if job.name else ''}"
 
-    def _body(self, usages: Sequence[Usage]) -> Iterator[str]:
-        rows = [self._rows.pop((usage.job.job_id, usage.job.restarts)) for usage in usages]
-        for usage, row in zip(usages[:NAMED], rows, strict=False):
-            yield plain(f"job {shown_id(usage.job)} ({row.reason}): {row.why}", _WIDTH)
+    def _body(self, dues: Sequence[Due]) -> Iterator[str]:
+        for due in dues[:NAMED]:
+            row = _row(due)
+            yield plain(f"job {shown_id(due.usage.job)} ({row.reason}): {row.why}", _WIDTH)
             if row.command:
                 yield f"    {plain(row.command, _WIDTH)}"
-        if len(usages) > NAMED:
-            yield f"... and {len(usages) - NAMED} more"
+        if len(dues) > NAMED:
+            yield f"... and {len(dues) - NAMED} more"
         yield ""
-        yield f"'gsub why {shown_id(usages[0].job)}' shows why, and what was done. "
+        yield f"'gsub why {shown_id(dues[0].usage.job)}' shows why, and what was done. "
         yield "--comment=gsub:resubmit=off: gsub does not try that job again."
+
+
+def _row(due: Due) -> Resubmission:
+    return cast(_Due, due).row  # `_judged` makes no other
 
 
 def _worth_it(row: Resubmission) -> bool:
