@@ -219,7 +219,8 @@ def _of_gpus(usage: Usage, gpus: Value, courses: Sequence[NodeSeries]) -> dict[s
     if not each or len(each) != gpus:
         return {}
     found: dict[str, Value] = {"samples": float(min(gpu.samples for _, gpu in each))}
-    used = [_used(node, gpu) for node, gpu in each]
+    started = usage.job.started
+    used = [_used(node, gpu, started) for node, gpu in each]
     if None not in used:
         found |= {"gpus_used": float(used.count(True)), "gpus_unused": float(used.count(False))}
     idle = [_idle(gpu, one) for (_, gpu), one in zip(each, used, strict=True)]
@@ -235,8 +236,8 @@ def _of_gpus(usage: Usage, gpus: Value, courses: Sequence[NodeSeries]) -> dict[s
         (gpu.utilisation_mean, max(gpu.seconds, 1.0))
         for node, gpu in each
         if gpu.utilisation_mean is not None
-        and _used(node, gpu, _UNSEEN_SHARE) is not None
-        and _nearly(gpu.seconds, node, _UNSEEN_SHARE)
+        and _used(node, gpu, started, _UNSEEN_SHARE) is not None
+        and _nearly(gpu.seconds, node, started, _UNSEEN_SHARE)
     ]
     if len(means) == len(each):
         weight = fsum(seconds for _, seconds in means)
@@ -245,20 +246,25 @@ def _of_gpus(usage: Usage, gpus: Value, courses: Sequence[NodeSeries]) -> dict[s
     return found
 
 
-def _used(node: NodeUse, gpu: GpuUse, share: float = 0.0) -> bool | None:
-    """Whether a GPU ever computed; one that told nothing for a while may have (`share`: as of `_nearly`)."""
+def _used(node: NodeUse, gpu: GpuUse, started: float | None, share: float = 0.0) -> bool | None:
+    """Whether a GPU ever computed; one that told nothing for a while may have (`started`, `share`: as of `_nearly`)."""
     if gpu.faults:
         return None
     used = was_used(gpu)
-    if used is False and not _nearly(gpu.idle_at_start_seconds, node, share):
+    if used is False and not _nearly(gpu.idle_at_start_seconds, node, started, share):
         return None  # also of a MIG instance: a process may come and go between two looks
     return used
 
 
-def _nearly(seconds: float | None, node: NodeUse, share: float = 0.0) -> bool:
-    """Whether so many seconds are about all of a job's time on a node; more may be missing by `share` of it."""
-    covered = _covered(node)
-    return seconds is not None and seconds >= covered - max(_UNSEEN, share * covered)
+def _nearly(seconds: float | None, node: NodeUse, started: float | None, share: float = 0.0) -> bool:
+    """Whether so many seconds are about all of a job's time on a node; more may be missing by `share` of it.
+
+    `started`: when the job began, by Slurm. An agent may have found it long after; then nobody saw what was before.
+    """
+    if seconds is None or started is None or node.since is None:
+        return False
+    ran = _covered(node) + max(node.since - started, 0.0)
+    return seconds >= ran - max(_UNSEEN, share * ran)
 
 
 def _idle(gpu: GpuUse, used: bool | None) -> float | None:

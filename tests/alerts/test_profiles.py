@@ -148,6 +148,14 @@ PROFILES: dict[str, tuple[Job, float, set[str], str | None]] = {
         job(at(60, BUSY), at(1, IDLE), blind=[(100.0, 900.0)]), 8, set(), None,
     ),
     "the agent was away for 30 min of an idle start": (job(at(1, IDLE), blind=[(20.0, 50.0)]), 4, set(), None),
+    "the agent found it 6 min after it began": (job(at(1, IDLE), summary={"started": T0 - 360}), 3, set(), None),
+    "the agent found it 3 days after it began": (
+        job(at(1, IDLE), summary={"started": T0 - 3 * 86400}), 5, set(), None,
+    ),
+    "its agent heard of it 2 min late": (
+        job(at(1, IDLE), summary={"started": T0 - 120}), 3, {"idle_from_start"}, "idle_from_start",
+    ),
+    "nobody knows when it began": (job(at(1, IDLE), summary={"started": None}), 5, set(), None),
     # few of all its hours, and enough to compute in; a mean of them is known
     "computed while the agent was away for 9 min": (
         job(at(30.5, IDLE), at(8, BUSY), at(1, IDLE), blind=[(30.0, 39.5)]), 5, {"low_utilisation"}, None,
