@@ -111,7 +111,7 @@ class GpuUse(msgspec.Struct, frozen=True, omit_defaults=True):
     5th, 50th and 95th percentile over the time. `idle_at_start` is the time before its first use, `idle_after` the
     longest idle stretch after one, `idle_at_end` the one that lasted to the end; `busy_seconds` the time with a
     process on it. `stuck_seconds` is time at high utilisation and hardly any power: the mark of a collective that
-    waits for ever. `throttled` has the seconds for which each cause slowed the clocks ("gpu_idle" is none).
+    waits for ever; `stuck_at_end` the stretch of that, however short, that lasted to the end. `throttled` has the seconds for which each cause slowed the clocks ("gpu_idle" is none).
     ECC errors are those that came during the job.
     """
 
@@ -137,6 +137,7 @@ class GpuUse(msgspec.Struct, frozen=True, omit_defaults=True):
     idle_after_seconds: _Number | None = None
     idle_at_end_seconds: _Number | None = None
     stuck_seconds: _Number | None = None
+    stuck_at_end_seconds: _Number | None = None
     throttled: Annotated[dict[Annotated[str, Meta(max_length=64)], _Number], Meta(max_length=32)] | None = (
         None
     )

@@ -151,6 +151,7 @@ class GpuTally(msgspec.Struct, omit_defaults=True):
             idle_after_seconds=max(self.idle_after, self.idle_run) if known else None,
             idle_at_end_seconds=self.idle_run if known else None,
             stuck_seconds=self.stuck,
+            stuck_at_end_seconds=None if self.stuck is None else self.stuck_run,
             throttled=None if self.throttled is None else dict(self.throttled),
             ecc_corrected=self.ecc_corrected,
             ecc_uncorrected=self.ecc_uncorrected,

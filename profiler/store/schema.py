@@ -158,6 +158,7 @@ gpu_usage = Table(
     *_columns(_Real, "idle_at_end_seconds", "stuck_seconds"),
     *_columns(_Big, "ecc_corrected", "ecc_uncorrected"),
     *_columns(Text(), "throttled", "xids", "faults"),
+    *_columns(_Real, "stuck_at_end_seconds"),
     sqlite_with_rowid=False,
 )
 

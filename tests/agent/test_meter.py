@@ -101,26 +101,33 @@ def steady(
 
 
 STUCK = [
-    (steady(100, 100.0, 400.0, 600), 600),
-    (steady(100, 100.0, 400.0, 290), 0),  # a pause, and no hang
-    (steady(100, 300.0, 400.0, 600), 0),
-    (steady(60, 100.0, 400.0, 600), 0),
-    (steady(100, None, 400.0, 600), None),
-    (steady(100, 100.0, None, 600), None),
-    (steady(0, 60.0, None, 100) + steady(100, 80.0, None, 400, 100), 400),
-    (steady(0, 60.0, None, 100) + steady(100, 300.0, None, 400, 100), 0),
+    (steady(100, 100.0, 400.0, 600), 600, 600),
+    (steady(100, 100.0, 400.0, 290), 0, 290),  # a pause, and no hang
+    (steady(100, 300.0, 400.0, 600), 0, 0),
+    (steady(60, 100.0, 400.0, 600), 0, 0),
+    (steady(100, None, 400.0, 600), None, None),
+    (steady(100, 100.0, None, 600), None, None),
+    (steady(0, 60.0, None, 100) + steady(100, 80.0, None, 400, 100), 400, 400),
+    (steady(0, 60.0, None, 100) + steady(100, 300.0, None, 400, 100), 0, 0),
+    (steady(100, 100.0, 400.0, 600) + steady(90, 300.0, 400.0, 10, 600), 600, 0),
+    (steady(100, 100.0, 400.0, 600) + steady(100, None, 400.0, 10, 600), 600, 0),
+    (steady(100, 100.0, 400.0, 600) + steady(100, 100.0, 400.0, 10, 900), 600, 35),  # nobody looked in between
     (
         steady(100, 100.0, 400.0, 250)
         + steady(90, 300.0, 400.0, 20, 250)
         + steady(100, 90.0, 400.0, 320, 270),
         320,
+        320,
     ),
 ]
 
 
-@pytest.mark.parametrize(("looks", "seconds"), STUCK)
-def test_a_collective_that_waits_for_ever(looks: list[Any], seconds: float | None) -> None:
-    assert use(looks).stuck_seconds == (None if seconds is None else pytest.approx(seconds))
+@pytest.mark.parametrize(("looks", "seconds", "at_end"), STUCK)
+def test_a_collective_that_waits_for_ever(
+    looks: list[Any], seconds: float | None, at_end: float | None
+) -> None:
+    found = use(looks)
+    assert (found.stuck_seconds, found.stuck_at_end_seconds) == pytest.approx((seconds, at_end))
 
 
 def test_what_counts_as_stuck_is_the_callers_to_say() -> None:
@@ -476,7 +483,8 @@ def test_a_restart_anywhere_changes_nothing(looks: list[Any], cut: int, first: f
     for found in whole.gpu_uses():
         assert found.seconds <= whole.seconds() + 1e-6
         msgspec.json.decode(msgspec.json.encode(found), type=GpuUse)  # within the bounds of a record
-        for name in ("busy_seconds", "idle_at_start_seconds", "idle_after_seconds", "stuck_seconds"):
+        names = ("busy_seconds", "idle_at_start_seconds", "idle_after_seconds")
+        for name in (*names, "stuck_seconds", "stuck_at_end_seconds"):
             value = getattr(found, name)
             assert value is None or 0 <= value <= found.seconds + 1e-6
 

@@ -210,7 +210,7 @@ class Site:
         return GpuUse(
             gpu, int(seconds / 10), seconds, mean, mean * 0.3, mean, min(100.0, mean * 1.2), mean,
             r.randrange(80 * _GIB), r.random() * 80 * _GIB, 80 * _GIB, 100 + mean * 3, 420.0, 400.0, seconds * 250.0,
-            61 + r.randrange(20), 1200 + r.random() * 200, seconds * 0.9, seconds * 0.02, seconds * 0.05, 0.0, 0.0,
+            61 + r.randrange(20), 1200 + r.random() * 200, seconds * 0.9, seconds * 0.02, seconds * 0.05, 0.0, 0.0, 0.0,
             {"sw_power_cap": seconds * 0.1} if r.random() < 0.3 else None, 0, 0,
         )  # fmt: skip
 
