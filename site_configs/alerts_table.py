@@ -50,9 +50,9 @@ QUANTITIES: Final[Mapping[str, tuple[Type, str]]] = {
     "ended": ("flag", "whether it has ended"),
     "state": ("text", 'Slurm\'s word, like "RUNNING"'),
     "partition": ("text", "its partition"),
-    "account": ("text", "its account"),
-    "user": ("text", "its user"),
-    "qos": ("text", "its QOS"),
+    "account": ("name", "its account"),
+    "user": ("name", "its user"),
+    "qos": ("name", "its QOS"),
 }
 """What rules speak of: type and meaning. One that is not known is no number at all, never 0."""
 

@@ -19,8 +19,11 @@ from site_configs.kinds import did_you_mean
 
 __all__ = ["DEEPEST", "LONGEST", "Condition", "ConditionError", "Type", "Value", "parse"]
 
-Type = Literal["number", "duration", "share", "text", "flag"]
-"""`duration`: seconds; `share`: 1 is 100 %. Neither goes with a number that has no unit: 30 could be minutes too."""
+Type = Literal["number", "duration", "share", "text", "name", "flag"]
+"""`duration`: seconds; `share`: 1 is 100 %. Neither goes with a number that has no unit: 30 could be minutes too.
+
+`name`: a text whose case does not count.
+"""
 Value: TypeAlias = "float | str | bool | None"
 """None: not known."""
 
@@ -56,6 +59,7 @@ _SAY: Final[Mapping[str, str]] = {
     "duration": "a duration",
     "share": "a share",
     "text": "a text",
+    "name": "a text",
     "flag": "true or false",
 }
 
@@ -198,7 +202,7 @@ class _Parser:
                 f'"{token.text}" between {_SAY[left.type]} and another', token.at, "Use == or != there."
             )
         compare = _COMPARE[token.text]
-        return _Part("flag", _known2(compare, left, right), left.at)
+        return _Part("flag", _known2(compare, *_in_one_case(left, right)), left.at)
 
     def _listed(self, left: _Part) -> _Part:
         if not self._takes("in"):
@@ -209,18 +213,12 @@ class _Parser:
         while True:
             choice = self._signed()
             self._alike(left, choice, choice.at)
-            choices.append(choice.value)
+            choices.append(_known2(_COMPARE["=="], *_in_one_case(left, choice)))
             if self._takes(")"):
                 break
             if not self._takes(","):
                 raise self._unexpected('"," or ")"')
-
-        def found(known: _Values) -> Value:
-            value = left.value(known)
-            return _or([None if value is None or (one := choice(known)) is None else one == value
-                        for choice in choices])  # fmt: skip
-
-        return _Part("flag", found, left.at)
+        return _Part("flag", lambda known: _or([choice(known) for choice in choices]), left.at)
 
     def _sum(self) -> _Part:
         part = self._product()
@@ -303,7 +301,7 @@ class _Parser:
             )
 
     def _alike(self, left: _Part, right: _Part, at: int) -> None:
-        if left.type == right.type:
+        if left.type == right.type or {left.type, right.type} == {"text", "name"}:
             return
         raise ConditionError(
             f"{_SAY[left.type]} and {_SAY[right.type]} side by side",
@@ -381,13 +379,28 @@ def _not(value: Value) -> Value:
 
 def _clean(value: Value, sort: Type) -> Value:
     """A quantity as it was declared; what is something else is not known."""
-    if sort == "text":
+    if sort in ("text", "name"):
         return value if isinstance(value, str) else None
     if sort == "flag":
         return value if isinstance(value, bool) else None
     if isinstance(value, str | bool) or value is None:
         return None
     return float(value) if math.isfinite(value) else None
+
+
+def _in_one_case(*parts: _Part) -> tuple[_Part, ...]:
+    """The parts as they are compared: in one case, where one of them is a name."""
+    if all(part.type != "name" for part in parts):
+        return parts
+    return tuple(_Part(part.type, _folded(part.value), part.at) for part in parts)
+
+
+def _folded(value: Callable[[_Values], Value]) -> Callable[[_Values], Value]:
+    def folded(known: _Values) -> Value:
+        found = value(known)
+        return found.casefold() if isinstance(found, str) else found
+
+    return folded
 
 
 def _known2(

@@ -189,7 +189,16 @@ def _contradictions(site: Site) -> Iterator[Problem]:
             "Keep one: the file where Slurm has a topology plugin, else the prefix.",
         )
     yield from _rollouts("policy", site.policy.mode, site.policy.rollout)
+    spelt: dict[str, str] = {}
     for account in site.accounts.values():
+        other = spelt.setdefault(account.name.casefold(), account.name)
+        if other != account.name:
+            yield Problem(
+                f"accounts.{account.name}",
+                "",
+                f"accounts.{other} is the same account: Slurm does not tell them apart by case",
+                "Put their keys into one table.",
+            )
         yield from _rollouts(f"accounts.{account.name}", account.mode, account.rollout)
     yield from _resubmit(site.resubmit)
     yield from _alerts(site.alerts)

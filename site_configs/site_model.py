@@ -426,11 +426,13 @@ class Site:
         """How far gsub may go with one user's job.
 
         A partition or an account that states a mode replaces the site's; where both do, the more cautious
-        counts. Raising a rollout only adds users: a uid keeps its place.
+        counts. Raising a rollout only adds users: a uid keeps its place. Case counts for partitions alone.
         """
+        folded = account.casefold()
+        of_account = next((one for name, one in self.accounts.items() if name.casefold() == folded), None)
         stated = [
             _covered(scope.mode, scope.rollout, uid)
-            for scope in (self.partitions.get(partition), self.accounts.get(account))
+            for scope in (self.partitions.get(partition), of_account)
             if scope is not None and scope.mode is not None
         ]
         return min(stated, key=MODES.index, default=_covered(self.policy.mode, self.policy.rollout, uid))

@@ -333,6 +333,10 @@ INVALID = [
     ),
     ('resources.max_memory_per_gpu = "1G"', ["less than keep_memory_per_gpu", '"4G"']),
     ("policy.rollout = 20", ["policy.rollout = 20", "its mode is observe", '"advise" or "enforce"']),
+    (
+        'accounts.lab.mode = "enforce"\naccounts.Lab.mode = "observe"',
+        ["accounts.Lab", "accounts.lab is the same account", "into one table"],
+    ),
     ("accounts.a.rollout = 20", ["accounts.a.rollout = 20", "no mode beside it"]),
     ('partitions.p = {mode = "observe", rollout = 1}', ["partitions.p.rollout = 1", "its mode is observe"]),
     (
@@ -458,6 +462,8 @@ def modes(text: str, uid: int = 1000) -> dict[str, str]:
         ('policy.mode = "advise"', "advise advise advise advise"),
         ('accounts.vip.mode = "enforce"', "enforce observe enforce observe"),
         ('partitions.gpu.mode = "enforce"', "enforce enforce observe observe"),
+        ('accounts.VIP.mode = "enforce"', "enforce observe enforce observe"),  # Slurm has them in small letters
+        ('partitions.GPU.mode = "enforce"', "observe observe observe observe"),
         ('policy.mode = "enforce"\npartitions.gpu.mode = "observe"', "observe observe enforce enforce"),
         ('partitions.gpu.mode = "observe"\naccounts.vip.mode = "enforce"', "observe observe enforce observe"),
         ('partitions.gpu.mode = "enforce"\naccounts.vip.mode = "advise"', "advise enforce advise observe"),

@@ -13,9 +13,11 @@ from site_configs.alerts_table import BUILT_IN, QUANTITIES
 from site_configs.condition import DEEPEST, LONGEST, MOST, ConditionError, Type, parse
 
 KNOWN: dict[str, Type] = {
-    "idle_s": "duration", "gpus": "number", "util": "share", "user": "text", "ended": "flag",
+    "idle_s": "duration", "gpus": "number", "util": "share", "user": "text", "ended": "flag", "account": "name",
 }  # fmt: skip
-VALUES: dict[str, Any] = {"idle_s": 7200.0, "gpus": 8.0, "util": 0.1, "user": "ada", "ended": False}
+VALUES: dict[str, Any] = {
+    "idle_s": 7200.0, "gpus": 8.0, "util": 0.1, "user": "ada", "ended": False, "account": "physics",
+}  # fmt: skip
 
 TRUE = [
     "idle_s == 2h", "idle_s >= 120m", "idle_s > 1.5 h" .replace(" h", "h"), "idle_s < 1d", "idle_s != 7199s",
@@ -25,11 +27,14 @@ TRUE = [
     "gpus * idle_s == 16h", "idle_s / 1h == 2", "idle_s + 30m > 2h", "util * gpus == 80%", "util * idle_s == 12m",
     "false or true and true", "not false and true", "not (true and false)", "true or gpus / 0 > 1",
     "gpus>1 and idle_s>1h", "(((gpus))) > 1", "idle_s - 1h == 1h",
+    'account == "Physics"', '"PHYSICS" == account', 'account in ("Lab", "Physics")', 'account != "Physic"',
+    'user != "Ada"', 'user not in ("Ada", "ADA")',
 ]  # fmt: skip
 FALSE = [
     "gpus > 8", "not true",
     "true and false", "not not false", 'user != "ada"', "gpus / 0 > 1 and false", 'user in ("")',
     "not gpus == 8", "false and gpus / 0 > 1",
+    'account != "Physics"', 'account not in ("Lab", "Physics")',
 ]  # fmt: skip
 UNKNOWN = ["gpus / 0 > 1", "not gpus / 0 > 1", "gpus / (gpus - 8) == 1 or false", "true and gpus / 0 == 0"]
 
@@ -125,7 +130,7 @@ def test_kleenes_tables(a: bool | None, b: bool | None) -> None:
 @pytest.mark.parametrize("odd", [None, "text", float("nan"), float("inf"), True, 3.0])
 def test_a_value_of_another_kind_is_not_known(name: str, odd: Any) -> None:
     text = {"text": f'{name} == "ada"', "flag": f"{name}"}.get(KNOWN[name], f"{name} == {name}")
-    fits = {"text": isinstance(odd, str), "flag": isinstance(odd, bool)}.get(
+    fits = {"text": isinstance(odd, str), "name": isinstance(odd, str), "flag": isinstance(odd, bool)}.get(
         KNOWN[name], odd == 3.0 and odd is not True
     )
     assert (parse(text, KNOWN).holds({name: odd}) is not None) == fits
@@ -179,3 +184,9 @@ def test_the_longest_that_is_taken_is_worked_out() -> None:
 def test_gsubs_rules_are_conditions_and_do_not_fire_on_nothing(name: str) -> None:
     condition = parse(BUILT_IN[name][0], {key: sort for key, (sort, _) in QUANTITIES.items()})
     assert condition.holds({}) is None and condition.names
+
+
+def test_whose_a_job_is_counts_in_either_case() -> None:
+    """Slurm has these in small letters, whatever an admin wrote."""
+    either = {name for name, (sort, _) in QUANTITIES.items() if sort == "name"}
+    assert either == {"user", "account", "qos"}

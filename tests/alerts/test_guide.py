@@ -21,6 +21,7 @@ SAID = {
     "duration": "a duration",
     "share": "a share",
     "text": "a text",
+    "name": "a text",
     "flag": "true or false",
 }
 
