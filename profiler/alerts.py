@@ -1,6 +1,6 @@
 """Rules on how jobs use what they hold: what is known of a job, which rules it meets, and what may follow. Pure.
 
-    facts = facts_of(usage, courses, now=now, fresh=fresh)
+    facts = facts_of(usage, now=now, fresh=fresh)
     for finding in findings(rules, facts):
         ...
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from math import fsum
 from typing import Final
 
-from profiler.answers import JobSummary, NodeSeries, NodeUse, Usage
+from profiler.answers import JobSummary, NodeUse, Usage
 from profiler.records import GpuUse
 from profiler.store.sums import was_used
 from profiler.tally import STUCK
@@ -121,12 +121,11 @@ def exempted(rule: Rule, *, user: str, account: str, partition: str, qos: str) -
 # --- what is known of a job -------------------------------------------------------------------------------------------
 
 
-def facts_of(usage: Usage, courses: Sequence[NodeSeries] = (), *, now: float, fresh: float) -> Facts:
+def facts_of(usage: Usage, *, now: float, fresh: float) -> Facts:
     """What is known of a job that runs, or has ended.
 
     Parameters
     ----------
-    courses: its nodes over time; needed of a job that waits in a collective.
     now: seconds since the epoch.
     fresh: seconds for which a sample is fresh.
     """
@@ -155,7 +154,7 @@ def facts_of(usage: Usage, courses: Sequence[NodeSeries] = (), *, now: float, fr
     values |= _of_time(values)
     if whole:
         values |= _of_host(usage)
-        values |= _of_gpus(usage, values["gpus"], courses)
+        values |= _of_gpus(usage, values["gpus"])
     stale = "" if ended else _stale(usage, samples, whole, now, fresh)
     return Facts(job, values, samples, stale)
 
@@ -213,7 +212,7 @@ def _of_host(usage: Usage) -> dict[str, Value]:
     return found
 
 
-def _of_gpus(usage: Usage, gpus: Value, courses: Sequence[NodeSeries]) -> dict[str, Value]:
+def _of_gpus(usage: Usage, gpus: Value) -> dict[str, Value]:
     """Of GPUs; nothing is known of a job that has none, or one of whose GPUs, by Slurm's count, nobody sees."""
     each = [(node, gpu) for node in usage.nodes for gpu in node.gpus]
     if not each or len(each) != gpus:
@@ -242,7 +241,7 @@ def _of_gpus(usage: Usage, gpus: Value, courses: Sequence[NodeSeries]) -> dict[s
     if len(means) == len(each):
         weight = fsum(seconds for _, seconds in means)
         found["util_mean"] = fsum(mean * seconds for mean, seconds in means) / weight / 100
-    found["stuck_s"] = _stuck(each, idle, courses)
+    found["stuck_s"] = _stuck(each, idle)
     return found
 
 
@@ -274,14 +273,14 @@ def _idle(gpu: GpuUse, used: bool | None) -> float | None:
     return gpu.idle_at_end_seconds if used else gpu.idle_at_start_seconds
 
 
-def _stuck(
-    each: Sequence[tuple[NodeUse, GpuUse]], idle: Sequence[float | None], courses: Sequence[NodeSeries]
-) -> float | None:
+def _stuck(each: Sequence[tuple[NodeUse, GpuUse]], idle: Sequence[float | None]) -> float | None:
     """The time for which every GPU has waited, stuck or idle, where at least one is stuck; None: not known."""
+    if len(each) < 2:
+        return 0.0  # no other to wait for: a light load that fills all of its time
     ends: list[float] = []
     stuck = False
-    for (node, gpu), rests in zip(each, idle, strict=True):
-        waits = _stuck_at_end(node, gpu, courses)
+    for (_, gpu), rests in zip(each, idle, strict=True):
+        waits = _stuck_at_end(gpu)
         if waits is None:
             return None
         stuck = stuck or waits > 0
@@ -289,26 +288,14 @@ def _stuck(
     return min(ends) if stuck else 0.0
 
 
-def _stuck_at_end(node: NodeUse, gpu: GpuUse, courses: Sequence[NodeSeries]) -> float | None:
-    """Seconds up to now for which a GPU has been at full utilisation with hardly any power, by its course."""
-    if gpu.stuck_seconds is None or gpu.faults:
+def _stuck_at_end(gpu: GpuUse) -> float | None:
+    """Seconds up to its last reading for which a GPU has been at full utilisation with hardly any power.
+
+    None: not known, as without a power limit: what is hardly any is guessed then. A short stretch is none.
+    """
+    if gpu.stuck_at_end_seconds is None or gpu.power_limit_w is None or gpu.faults:
         return None
-    if gpu.stuck_seconds < STUCK.seconds:
-        return 0.0
-    course = next((one for one in courses if one.node == node.node), None)
-    own = next((one for one in course.gpus if one.gpu == gpu.gpu), None) if course is not None else None
-    if course is None or own is None or gpu.power_limit_w is None:
-        return None
-    if node.until is None or course.since + course.step * len(own.utilisation) < node.until - _UNSEEN:
-        return None  # it ends too early, and the GPU may have computed since
-    seconds = 0.0
-    for utilisation, power in zip(reversed(own.utilisation), reversed(own.power_w), strict=False):
-        if utilisation is None or power is None:
-            break
-        if utilisation < STUCK.utilisation or power >= STUCK.power_share * gpu.power_limit_w:
-            break
-        seconds += course.step
-    return min(seconds, gpu.stuck_seconds)
+    return gpu.stuck_at_end_seconds if gpu.stuck_at_end_seconds >= STUCK.seconds else 0.0
 
 
 def _samples(node: NodeUse, until: float) -> int:

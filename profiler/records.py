@@ -111,8 +111,8 @@ class GpuUse(msgspec.Struct, frozen=True, omit_defaults=True):
     5th, 50th and 95th percentile over the time. `idle_at_start` is the time before its first use, `idle_after` the
     longest idle stretch after one, `idle_at_end` the one that lasted to the end; `busy_seconds` the time with a
     process on it. `stuck_seconds` is time at high utilisation and hardly any power: the mark of a collective that
-    waits for ever; `stuck_at_end` the stretch of that, however short, that lasted to the end. `throttled` has the seconds for which each cause slowed the clocks ("gpu_idle" is none).
-    ECC errors are those that came during the job.
+    waits for ever; `stuck_at_end` the stretch of that, however short, that lasted to the end. `throttled` has the
+    seconds for which each cause slowed the clocks ("gpu_idle" is none). ECC errors are those that came during the job.
     """
 
     gpu: GpuRef

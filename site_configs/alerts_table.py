@@ -34,7 +34,7 @@ QUANTITIES: Final[Mapping[str, tuple[Type, str]]] = {
     "stuck_s": (
         "duration",
         "for how long its GPUs have but waited for each other: each is at full utilisation with hardly any power, or "
-        "idle; 0s where none is stuck",
+        "idle; 0s where none is stuck, and of a job with one GPU",
     ),
     "util_mean": ("share", "utilisation of its GPUs, the mean over all of them and all of the time"),
     "cpus": ("number", "CPUs that the job has"),

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Final
 
-from sqlalchemy import Connection, RowMapping, bindparam, or_, select
+from sqlalchemy import Connection, bindparam, or_, select
 
-from profiler.answers import JobSummary, NodeSeries, Usage
+from profiler.answers import JobSummary, Usage
 from profiler.records import GpuUse
 from profiler.store.bulk import chunks
-from profiler.store.queries import LISTED, courses, gpu_use, node_use
-from profiler.store.schema import gpu_usage, job, job_node, series
+from profiler.store.queries import LISTED, gpu_use, node_use
+from profiler.store.schema import gpu_usage, job, job_node
 from profiler.store.store import Store
 
-__all__ = ["InUse", "in_use"]
-
-_LOOKED_AT: Final = 1000
-"""Nodes of a job whose course is read."""
+__all__ = ["in_use"]
 
 _OPEN: Final = select(job_node.c.job).where(job_node.c.ended_at.is_(None)).distinct()
 _RUNNING: Final = (
@@ -48,24 +44,11 @@ _GPUS: Final = (
     .where(gpu_usage.c.job.in_(bindparam("keys", expanding=True)))
     .order_by(gpu_usage.c.job, gpu_usage.c.node, gpu_usage.c.place)
 )
-_DRAWN: Final = select(series.c.node, series.c.serial).where(series.c.job == bindparam("key"))
 
 
-@dataclass(frozen=True, slots=True)
-class InUse:
-    """What a job does.
-
-    `courses`: its nodes over time, of a job one of whose GPUs was seen stuck, where a node's came with the report of
-    its usage or with the one before; else empty.
-    """
-
-    usage: Usage
-    courses: tuple[NodeSeries, ...] = ()
-
-
-def in_use(store: Store, cluster: str, *, ended_since: float | None = None) -> tuple[InUse, ...]:
+def in_use(store: Store, cluster: str, *, ended_since: float | None = None) -> tuple[Usage, ...]:
     """The jobs that run, by id; with `ended_since` those that ended then or later instead. Raises StoreError."""
-    found: list[InUse] = []
+    found: list[Usage] = []
     with store.reading("The use of jobs cannot be read.") as connection:
         if ended_since is None:
             running = sorted(connection.execute(_OPEN).scalars())
@@ -79,10 +62,10 @@ def in_use(store: Store, cluster: str, *, ended_since: float | None = None) -> t
             keys = list(connection.execute(_ENDED, asked).scalars())
         for some in chunks(keys):
             found += _of(connection, some)
-    return tuple(sorted(found, key=lambda one: (one.usage.job.job_id, one.usage.job.restarts)))
+    return tuple(sorted(found, key=lambda one: (one.job.job_id, one.job.restarts)))
 
 
-def _of(connection: Connection, keys: Sequence[int]) -> list[InUse]:
+def _of(connection: Connection, keys: Sequence[int]) -> list[Usage]:
     asked = {"keys": keys}
     jobs = {row[0]: JobSummary(*row[1:]) for row in connection.execute(LISTED, asked)}
     gpus: dict[tuple[int, str], list[GpuUse]] = {}
@@ -93,19 +76,6 @@ def _of(connection: Connection, keys: Sequence[int]) -> list[InUse]:
     for key, of_job in groupby(nodes, key=lambda row: int(row["job"])):
         if key not in jobs:
             continue
-        rows = list(of_job)
-        uses = tuple(node_use(row, tuple(gpus.get((key, row["node"]), ()))) for row in rows)
-        usage = Usage(jobs[key], uses)
-        seen_stuck = any(gpu.stuck_seconds for node in usage.nodes for gpu in node.gpus)
-        found.append(InUse(usage, _courses(connection, key, usage.job, rows) if seen_stuck else ()))
+        uses = tuple(node_use(row, tuple(gpus.get((key, row["node"]), ()))) for row in of_job)
+        found.append(Usage(jobs[key], uses))
     return found
-
-
-def _courses(
-    connection: Connection, key: int, of: JobSummary, rows: Iterable[RowMapping]
-) -> tuple[NodeSeries, ...]:
-    # An older one would tell of a GPU that has long computed again that it is stuck up to now
-    least = {row["node"]: (row["serial"] or 0) - 1 for row in rows}
-    drawn = {row.node: row.serial for row in connection.execute(_DRAWN, {"key": key})}
-    told = courses(connection, key, of, None, _LOOKED_AT).nodes
-    return tuple(one for one in told if drawn.get(one.node, -1) >= least[one.node])

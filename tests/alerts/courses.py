@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from profiler.answers import JobSummary, NodeSeries, NodeUse, Usage
+from profiler.answers import JobSummary, NodeUse, Usage
 from profiler.gpu import GpuIdentity, GpuReading, GpuSample
 from profiler.host import HostReading
 from profiler.job_meter import JobMeter
@@ -44,13 +44,12 @@ class Job:
     """Minutes from and to which nobody looks (the agent is away)."""
     summary: dict[str, Any] = field(default_factory=dict)
 
-    def reports(self, minutes: float) -> Iterator[tuple[float, Usage, tuple[NodeSeries, ...]]]:
-        """What is in the store each minute: when (seconds since the epoch), usage, courses."""
+    def reports(self, minutes: float) -> Iterator[tuple[float, Usage]]:
+        """What is in the store each minute: when (seconds since the epoch), usage."""
         count = -(-len(self.gpus) // self.per_node) or 1
         names = [f"n{number + 1}" for number in range(count)]
         meters = [JobMeter([GpuRef(minor) for minor, _ in self._on(number)], T0) for number in range(count)]
         nodes: list[NodeUse] = [NodeUse(name, since=T0) for name in names]
-        series: tuple[NodeSeries, ...] = ()
         passed = 0.0
         while passed <= minutes * 60:
             if not any(begin * 60 <= passed < end * 60 for begin, end in self.blind):
@@ -58,13 +57,8 @@ class Job:
                     meter.add(self._sample(number, passed), T0 + passed, self._host(passed, count))
                 if passed % REPORT == 0 and passed:
                     nodes = [self._use(name, meter) for name, meter in zip(names, meters, strict=True)]
-                    series = tuple(
-                        NodeSeries(node.node, T0, columns.step, columns.gpus)
-                        for node, meter in zip(nodes, meters, strict=True)
-                        if any(gpu.stuck_seconds for gpu in node.gpus) and (columns := meter.series())
-                    )
             if passed % REPORT == 0:
-                yield T0 + passed, Usage(self.job(names), tuple(nodes)), series
+                yield T0 + passed, Usage(self.job(names), tuple(nodes))
             passed += LOOK
 
     def job(self, names: Sequence[str]) -> JobSummary:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gsub.cli import main
-from profiler.records import GpuSeries, GpuUse, JobRef, JobSeries
+from profiler.records import GpuUse
 from profiler.store import JobFacts, Store, open_store
 from profiler.store.use import in_use
 from tests.store import records
@@ -28,7 +28,7 @@ def use(
     return GpuUse(
         records.gpu(number), samples=1000, seconds=hours * 3600, utilisation_mean=busy, power_limit_w=400.0,
         idle_at_start_seconds=0.0 if busy else hours * 3600, idle_at_end_seconds=0.0, stuck_seconds=stuck,
-        memory_peak_bytes=1 if spare else None,
+        stuck_at_end_seconds=stuck, memory_peak_bytes=1 if spare else None,
     )  # fmt: skip
 
 
@@ -54,12 +54,7 @@ def fill(store: Store, now: float) -> None:
     tell(store, now, 3, 3.0, use(0, 3), old=900.0)
     tell(store, now, 4, 3.0, use(0, 3), user="exempted")
     tell(store, now, 5, 3.0, use(0, 3), user=NASTY)
-    tell(store, now, 6, 3.0, use(0, 3, busy=99.0, stuck=5400.0))
-    spin = GpuSeries(records.gpu(0), (99.0,) * 30 + (100.0,) * 30, power_w=(300.0,) * 30 + (90.0,) * 30)
-    store.take([JobSeries(
-        records.record_id("series", 6), records.CLUSTER, "n6", now, JobRef(6), 1, False, now - 10800, 180.0,
-        (spin,),
-    )], now)  # fmt: skip
+    tell(store, now, 6, 3.0, *(use(number, 3, busy=99.0, stuck=5400.0) for number in (0, 1)))
     tell(store, now, 7, 3.0, use(0, 3), use(1, 3))
     store.take([records.ended(7, "n7", at=now - 600)], now)
     tell(store, now, 8, 30.0, use(0, 30))
@@ -149,8 +144,8 @@ def test_both_databases_tell_the_same(store: Store) -> None:
     now = records.T0 + 86400
     fill(store, now)
     found = in_use(store, records.CLUSTER)
-    assert [one.usage.job.job_id for one in found] == [1, 2, 3, 4, 5, 6]
-    assert found[0].usage == store.usage(records.CLUSTER, 1) and len(found[0].usage.nodes[0].gpus) == 2
-    assert [len(one.courses) for one in found] == [0, 0, 0, 0, 0, 1]
-    assert [one.usage.job.job_id for one in in_use(store, records.CLUSTER, ended_since=now - 3600)] == [7]
+    assert [one.job.job_id for one in found] == [1, 2, 3, 4, 5, 6]
+    assert found[0] == store.usage(records.CLUSTER, 1) and len(found[0].nodes[0].gpus) == 2
+    assert [gpu.stuck_at_end_seconds for gpu in found[5].nodes[0].gpus] == [5400.0] * 2
+    assert [one.job.job_id for one in in_use(store, records.CLUSTER, ended_since=now - 3600)] == [7]
     assert in_use(store, "other") == ()

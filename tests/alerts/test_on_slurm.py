@@ -82,8 +82,8 @@ def test_the_idle_job_ends_and_no_other(cluster: Cluster, server: MailServer) ->
     def reported() -> set[str]:
         store = open_store(f"sqlite:///{cluster.paths.gsub_state}/store.db", read_only=True)
         try:
-            return {str(one.usage.job.job_id) for one in in_use(store, cluster.spec.name)
-                    if any(gpu.samples for node in one.usage.nodes for gpu in node.gpus)}  # fmt: skip
+            return {str(one.job.job_id) for one in in_use(store, cluster.spec.name)
+                    if any(gpu.samples for node in one.nodes for gpu in node.gpus)}  # fmt: skip
         finally:
             store.close()
 

@@ -70,10 +70,7 @@ def lived(looks: Iterable[tuple[float, Facts]], site: Site = BOLD) -> Told:
 
 def looks_at(of: Job, minutes: float, *, skew: float = 0.0) -> list[tuple[float, Facts]]:
     """A look each minute; `skew`: how far our clock is ahead of the nodes'."""
-    return [
-        (now + skew, facts_of(usage, courses, now=now + skew, fresh=FRESH))
-        for now, usage, courses in of.reports(minutes)
-    ]
+    return [(now + skew, facts_of(usage, now=now + skew, fresh=FRESH)) for now, usage in of.reports(minutes)]
 
 
 @cache
@@ -93,6 +90,8 @@ def part(busy: int, gpus: int = 8, **more: Any) -> Job:
 
 
 RAMP = [at(20, IDLE), at(20, (5.0, 0.2)), at(20, (30.0, 0.4)), at(1, BUSY)]
+DAYS = 4 * 24 * HOURS
+AWAY: dict[str, Any] = {"blind": [(10.0, DAYS)]}
 OWN: dict[str, Any] = {"cpus": 64.0, "cpus_busy": 4.0}
 
 # name: (job, hours, rules that it meets, rule by which it is ended)
@@ -126,6 +125,14 @@ PROFILES: dict[str, tuple[Job, float, set[str], str | None]] = {
         job(at(60, BUSY), at(40, SPIN), at(1, BUSY)), 6, {"stuck_collective"}, None,
     ),
     "spins now and then, for 10 min each": (job(*cycle(600, at(10, SPIN), at(20, BUSY))), 10, set(), None),
+    # the steps of a course are long by then
+    "stuck for 58 min after four days, then computes again": (
+        job(at(DAYS, BUSY), at(58, SPIN), at(1, BUSY), **AWAY), DAYS / 60 + 5, {"stuck_collective"}, None,
+    ),
+    "low power for 25 min of each 30, after four days": (
+        job(at(DAYS, BUSY), *cycle(600, at(25, SPIN), at(5, BUSY)), **AWAY), DAYS / 60 + 10, set(), None,
+    ),
+    "one GPU, full utilisation and hardly any power": (job(at(1, SPIN), gpus=1), 5, set(), None),
     "memory-bound: full utilisation, half the power": (job(at(1, (100.0, 0.5))), 8, set(), None),
     "one GPU of eight used": (part(1), 3, {"one_gpu_of_many"}, None),
     "seven of eight used": (part(7), 8, set(), None),
@@ -228,11 +235,11 @@ def test_who_is_exempt_is_left_alone(more: str, why: str) -> None:
 def test_a_condition_cannot_speak_of_what_no_look_ever_knows() -> None:
     """Each quantity is known of some job: else rules that name it never fire, without a word."""
     looks = [course(name)[-1][1] for name in ("busy", "over-asked CPUs")]
-    (now, usage, courses) = list(job(at(1, BUSY)).reports(120))[-1]
+    (now, usage) = list(job(at(1, BUSY)).reports(120))[-1]
     ended = msgspec.structs.replace(
         usage, job=msgspec.structs.replace(usage.job, state="COMPLETED", ended=now)
     )
-    looks.append(facts_of(ended, courses, now=now, fresh=FRESH))
+    looks.append(facts_of(ended, now=now, fresh=FRESH))
     known = {name for facts in looks for name, value in facts.values.items() if value is not None}
     assert known == set(QUANTITIES)
 
@@ -253,7 +260,7 @@ def test_a_job_of_which_a_gpu_or_a_node_is_missing_is_not_known() -> None:
 @pytest.mark.parametrize("seen", [(1, 0), (2, 2)])
 def test_where_slurm_tells_no_number_of_gpus_nothing_is_known_of_them(seen: tuple[int, int]) -> None:
     """A node whose GPUs nobody told of looks as one that has none."""
-    (now, usage, courses) = list(Job([[at(1, IDLE)]] * 4, per_node=2).reports(120))[-1]
+    (now, usage) = list(Job([[at(1, IDLE)]] * 4, per_node=2).reports(120))[-1]
     usage = msgspec.structs.replace(
         usage,
         job=msgspec.structs.replace(usage.job, gpus=None),
@@ -262,7 +269,7 @@ def test_where_slurm_tells_no_number_of_gpus_nothing_is_known_of_them(seen: tupl
             for node, count in zip(usage.nodes, seen, strict=True)
         ),
     )
-    known = facts_of(usage, courses, now=now, fresh=FRESH)
+    known = facts_of(usage, now=now, fresh=FRESH)
     told = {name for name, value in known.values.items() if value is not None}
     assert not [name for name in told if "gpu" in name or "idle" in name] and not known.stale
     assert list(findings(BOLD.alerts.every(), known)) == []
@@ -306,12 +313,12 @@ def refused(text: str, name: str) -> None:
 @pytest.mark.parametrize("tells", [True, False])
 def test_a_node_without_gpus_keeps_a_job_only_while_it_is_silent(tells: bool) -> None:
     looks = []
-    for now, usage, courses in job(at(1, IDLE), gpus=1, summary={"nodes": "n[1-2]"}).reports(120):
+    for now, usage in job(at(1, IDLE), gpus=1, summary={"nodes": "n[1-2]"}).reports(120):
         first = usage.nodes[0]
         other = NodeUse("n2", since=first.since, until=first.until if tells else T0 + 3000)
         usage = msgspec.structs.replace(usage, nodes=(first, other))
         # not stale: the count of its samples alone is asked for
-        looks.append((now, facts_of(usage, courses, now=now, fresh=1e6)))
+        looks.append((now, facts_of(usage, now=now, fresh=1e6)))
     came = lived(looks)
     assert came.met == {"idle_from_start"}
     assert bool(came.told) == bool(came.ended) == tells

@@ -16,6 +16,7 @@ from gsub.errors import USAGE, UserError
 
 if TYPE_CHECKING:
     from profiler.alerts import Finding
+    from profiler.answers import Usage
     from site_configs.site_model import Site
 
 __all__ = ["alerts"]
@@ -98,14 +99,12 @@ def _check_names(site: Site, wanted: Sequence[str]) -> None:
             )
 
 
-def _rows(site: Site, used: Iterable[object], now: float) -> Iterator[_Row]:
+def _rows(site: Site, used: Iterable[Usage], now: float) -> Iterator[_Row]:
     from profiler.alerts import allowed, facts_of, findings, fresh_seconds
-    from profiler.store.use import InUse
 
     rules, fresh = site.alerts.every(), fresh_seconds(site.agent)
-    for one in used:
-        assert isinstance(one, InUse)  # noqa: S101 - for its type, which is not imported before it is needed
-        facts = facts_of(one.usage, one.courses, now=now, fresh=fresh)
+    for usage in used:
+        facts = facts_of(usage, now=now, fresh=fresh)
         for found in findings(rules, facts):
             does = allowed(found.rule, site, facts.job)
             yield _Row(found, does, _would(found, does))

@@ -20,10 +20,10 @@ from typing import Final, TypeVar
 import msgspec
 
 from profiler.alerts import Facts, Finding, allowed, evidence_of, facts_of, fresh_seconds
-from profiler.answers import JobSummary
+from profiler.answers import JobSummary, Usage
 from profiler.logs import Troubles, one_line
 from profiler.store.errors import StoreError
-from profiler.store.use import InUse, in_use
+from profiler.store.use import in_use
 from profiler.watches import ENOUGH, Watch, against_cancelling, anew, looked, pause_seconds, remembered
 from profiler.whole_file import put
 from profiler.wording import shown_id
@@ -140,7 +140,7 @@ class Alerting:
     # --- looking ------------------------------------------------------------------------------------------------------
 
     def _look(
-        self, used: Sequence[InUse], before: dict[Attempt, dict[str, Watch]]
+        self, used: Sequence[Usage], before: dict[Attempt, dict[str, Watch]]
     ) -> tuple[list[tuple[Finding, Watch]], list[Finding]]:
         """What the jobs meet now, and what of it they did not at the last look.
 
@@ -148,8 +148,8 @@ class Alerting:
         """
         now, all_found, new = self._now(), [], []
         after: dict[Attempt, dict[str, Watch]] = {}
-        for one in used:
-            facts = facts_of(one.usage, one.courses, now=now, fresh=self._fresh)
+        for usage in used:
+            facts = facts_of(usage, now=now, fresh=self._fresh)
             key = _attempt(facts.job)
             watches = before.get(key, {})
             found = looked(
