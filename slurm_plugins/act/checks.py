@@ -38,6 +38,8 @@ _RIGHTS_UNTOLD: Final = 60.0
 _KNOWN_FOR: Final[Mapping[bool | None, float]] = {True: _RIGHTS, False: RETRY, None: _RIGHTS_UNTOLD}
 _AHEAD: Final = 60.0
 """How far the asker's clock may be ahead."""
+_ENDS_WITHIN: Final = 30.0
+"""Seconds after which a request to end a job is not taken any more: the job may have begun to compute since."""
 _WAITING: Final = 10.0
 """Seconds for which a job that was given memory is taken to wait: for several at once squeue reads the whole queue."""
 _LATELY: Final = 2.0
@@ -109,8 +111,7 @@ class Checks:
             fields = check_fields(request.fields) if request.fields or request.verb == "update" else {}
         except WrongFieldError as error:
             raise RefusedError(one_line(str(error))) from None
-        if not -STALE <= request.at - now <= _AHEAD:
-            raise RefusedError("it was asked too long ago, or in the future: ask anew, with the time of now")
+        self.in_time(request, now)
         if request.until is not None:
             if not verb.holds:
                 raise RefusedError(f"{request.verb} holds nothing: `until` goes with hold and requeuehold")
@@ -134,6 +135,13 @@ class Checks:
         if any(asked.job == request.job for asked in book.open):
             raise RefusedError("an earlier request for this job has not been settled yet", UNSETTLED)
         return fields
+
+    def in_time(self, request: Request, now: float) -> None:
+        """It was asked not long ago; to end a job, a moment ago. Raises RefusedError."""
+        ends = VERBS[request.verb].ends
+        if not -(_ENDS_WITHIN if ends else STALE) <= request.at - now <= _AHEAD:
+            why = "it was asked too long ago, or in the future: ask anew, with the time of now"
+            raise RefusedError(why, RETRY if ends else None)
 
     # --- the site and our rights --------------------------------------------------------------------------------------
 

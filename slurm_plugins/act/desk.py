@@ -125,8 +125,9 @@ class Desk:
             if request.verb == "release":
                 self._forget(request.job, refused.why)  # by whoever released it, or holds it now
             raise
-        asked = _entry("asked", request, uid, self._clock(), restarts=job.restarts, fields=fields)
-        return self._do(asked)
+        now = self._clock()
+        checks.in_time(request, now)
+        return self._do(_entry("asked", request, uid, now, restarts=job.restarts, fields=fields), request)
 
     def _repeat(self, request: Request, before: Standing) -> Answer:
         if before.asked.request != digest_of(request):
@@ -149,7 +150,7 @@ class Desk:
 
     # --- doing --------------------------------------------------------------------------------------------------------
 
-    def _do(self, asked: Entry) -> Answer:
+    def _do(self, asked: Entry, request: Request | None = None) -> Answer:
         """Write it down, do it, write down how it ended. Raises RefusedError when it cannot be written down."""
         try:
             self._pay()
@@ -159,6 +160,8 @@ class Desk:
         if _ends(asked):
             self._limits.end(asked.at)
         try:
+            if request is not None:
+                self._checks.in_time(request, self._clock())  # a disk may take its time too
             self._slurm.act(argv(asked.verb, asked.job, asked.fields))
             if asked.verb == "hold" and not self._holds(asked.job):
                 ended = self._end(
@@ -166,7 +169,7 @@ class Desk:
                 )
             else:
                 ended = self._end(asked, "done")
-        except (SlurmRefused, NoSuchJob, SlurmNotInstalled) as error:
+        except (RefusedError, SlurmRefused, NoSuchJob, SlurmNotInstalled) as error:
             ended = self._end(asked, "failed", str(error))
         except SlurmError as error:
             self._checks.was_silent()

@@ -98,6 +98,33 @@ def test_the_off_switch_keeps_it_from_being_done(world: World) -> None:
     assert world.slurm.acts == []
 
 
+@pytest.mark.parametrize(
+    ("age", "result"), [(29, "done"), (31, "refused"), (595, "refused"), (-61, "refused")]
+)
+def test_who_asked_long_ago_may_not_know_that_it_computes_again(
+    world: World, age: float, result: str
+) -> None:
+    answer = world.ask("cancel", "7", restarts=0, at=world.clock() - age)
+    assert answer["result"] == result and bool(world.slurm.acts) == (result == "done")
+    assert bool(answer.get("again")) == (result == "refused"), "who asks looks again, and asks anew"
+
+
+@pytest.mark.parametrize(("slow", "result"), [("job", "refused"), ("put", "failed")])
+def test_nor_while_slurm_or_the_disk_took_its_time(
+    world: World, monkeypatch: pytest.MonkeyPatch, slow: str, result: str
+) -> None:
+    of = world.slurm if slow == "job" else world.journal
+    do = getattr(of, slow)
+
+    def slowly(*arguments: Any, **more: Any) -> Any:
+        world.clock.now += 31
+        return do(*arguments, **more)
+
+    monkeypatch.setattr(of, slow, slowly)
+    answer = world.ask("cancel", "7", restarts=0)
+    assert (answer["result"], world.slurm.acts) == (result, []) and "too long ago" in answer["said"]
+
+
 def test_a_silent_slurm_is_asked_nothing(world: World) -> None:
     world.slurm.silent = True
     answer = world.ask("cancel", "7", restarts=0)
