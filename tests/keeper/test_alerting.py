@@ -185,6 +185,20 @@ def test_a_sites_own_words(tmp_path: Path, server: MailServer) -> None:
     lab.close()
 
 
+@pytest.mark.parametrize(
+    ("text", "more", "follows"),
+    [("$follows Soon.", "", 1), ("Soon.", "", 1), ("Soon.", "[partitions.gpu]\nmode = 'advise'\n", 0)],
+)
+def test_a_sites_own_words_tell_once_of_cancelling(
+    tmp_path: Path, server: MailServer, text: str, more: str, follows: int
+) -> None:
+    lab = Lab(tmp_path, server, site=f"{SITE}text = '{text}'\n{more}")
+    lab.minutes(2)
+    ((_, message),) = server.took
+    assert message.get_content().count("It is cancelled in 10 min") == follows
+    lab.close()
+
+
 def test_a_job_that_computes_again_lives(lab: Lab) -> None:
     lab.minutes(8)
     lab.use[IDLE] = 50.0

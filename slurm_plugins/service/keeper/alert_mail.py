@@ -114,7 +114,9 @@ class AlertMail(Mailer):
         words = {name: plain(text, _WIDTH) for name, text in words.items()}
         if found.rule.text:
             # Checked when the site file was read; what users wrote is put in, and not read again
-            return Template(found.rule.text).safe_substitute(words).splitlines()
+            text = Template(found.rule.text).safe_substitute(words)
+            # Nobody's job is cancelled who was not told that it will be
+            return [*text.splitlines(), *(() if words["follows"] in text else ("", words["follows"]))]
         named = f"{words['job']} ({words['name']})" if words["name"] else words["job"]
         return [line for line in (f"job {named} {words['about']}", f"  {words['evidence']}", follows) if line]
 
