@@ -35,10 +35,11 @@ _FACTS: Final = tuple(
     for one in fields(JobFacts)
     if one.name not in ("cluster", "job_id", "restarts", "final", *_FINAL)
 )
+_WRITTEN: Final = (*_FACTS, *_FINAL, "slurm_gpus")
 _WRITE = (
     update(job)
     .where(job.c.pk == bindparam("pk_"))
-    .values({name: bindparam(f"{name}_") for name in (*_FACTS, *_FINAL)})
+    .values({name: bindparam(f"{name}_") for name in _WRITTEN})
 )
 _DUE = (
     select(job.c.pk, job.c.job_id, job.c.restarts, job.c.started, job.c.ended, job.c.asked, job.c.touched)
@@ -103,10 +104,12 @@ def _enrich(connection: Connection, cluster: str, of_job: Mapping[int, list[JobF
             continue  # an older look at Slurm, or a cache of it
         row = stored | _told(stored, one)
         row |= {"facts_at": at, "facts_final": one.final, "asked": 0}
+        if one.gpus is not None:
+            row["slurm_gpus"] = one.gpus
         settle(row, list(nodes[row["pk"]].values()))
         if not one.final:
             row["ask_at"] = at + (_ENDING if row["ended"] is not None else _RUNNING)
-        changed[row["pk"]] = {f"{name}_": row[name] for name in (*_FACTS, *_FINAL)} | {"pk_": row["pk"]}
+        changed[row["pk"]] = {f"{name}_": row[name] for name in _WRITTEN} | {"pk_": row["pk"]}
         settled[row["pk"]] = row
     write(connection, list(settled.values()))
     if changed:

@@ -108,6 +108,8 @@ job = Table(
     Column("gpus_idle", Integer()),
     *_columns(_Real, "gpu_seconds", "utilisation_mean", "power_mean_w", "cpu_seconds"),
     *_columns(_Big, "gpu_memory_peak_bytes", "gpu_memory_total_bytes", "memory_peak_bytes"),
+    # GPUs by Slurm's word alone: where it says none, `gpus` is what the nodes say
+    Column("slurm_gpus", _Big),
     sqlite_autoincrement=False,
 )
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Final
 
+import msgspec
 from sqlalchemy import Connection, bindparam, or_, select
 
 from profiler.answers import JobSummary, Usage
@@ -39,6 +40,7 @@ _NODES: Final = (
     .where(job_node.c.job.in_(bindparam("keys", expanding=True)))
     .order_by(job_node.c.job, job_node.c.node)
 )
+_COUNTED: Final = select(job.c.pk, job.c.slurm_gpus).where(job.c.pk.in_(bindparam("keys", expanding=True)))
 _GPUS: Final = (
     select(gpu_usage)
     .where(gpu_usage.c.job.in_(bindparam("keys", expanding=True)))
@@ -47,7 +49,10 @@ _GPUS: Final = (
 
 
 def in_use(store: Store, cluster: str, *, ended_since: float | None = None) -> tuple[Usage, ...]:
-    """The jobs that run, by id; with `ended_since` those that ended then or later instead. Raises StoreError."""
+    """The jobs that run, by id; with `ended_since` those that ended then or later instead. Raises StoreError.
+
+    Their number of GPUs is by Slurm's word alone: what a node does not see of its own, it cannot count.
+    """
     found: list[Usage] = []
     with store.reading("The use of jobs cannot be read.") as connection:
         if ended_since is None:
@@ -67,7 +72,11 @@ def in_use(store: Store, cluster: str, *, ended_since: float | None = None) -> t
 
 def _of(connection: Connection, keys: Sequence[int]) -> list[Usage]:
     asked = {"keys": keys}
-    jobs = {row[0]: JobSummary(*row[1:]) for row in connection.execute(LISTED, asked)}
+    counted: dict[int, int | None] = {row.pk: row.slurm_gpus for row in connection.execute(_COUNTED, asked)}
+    jobs = {
+        row[0]: msgspec.structs.replace(JobSummary(*row[1:]), gpus=counted.get(row[0]))
+        for row in connection.execute(LISTED, asked)
+    }
     gpus: dict[tuple[int, str], list[GpuUse]] = {}
     for row in connection.execute(_GPUS, asked).mappings():
         gpus.setdefault((row["job"], row["node"]), []).append(gpu_use(row))

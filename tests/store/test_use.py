@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from profiler.alerts import facts_of
+from profiler.records import Record
 from profiler.store import JobFacts, Store
 from profiler.store.use import in_use
 from tests.store.records import CLUSTER, T0, gpu, started, usage, use
@@ -51,3 +52,26 @@ def test_for_how_long_a_job_has_been_stuck(
     (one,) = in_use(store, CLUSTER)
     assert one.nodes[0].gpus == uses
     assert facts_of(one, now=NOW, fresh=170.0).values["stuck_s"] == stuck
+
+
+@pytest.mark.parametrize("second", [(), None])
+@pytest.mark.parametrize("counts", [(None,), (None, None), (2,), (2, None)])
+def test_the_nodes_own_count_of_gpus_is_not_taken_for_slurms(
+    store: Store, second: tuple[Any, ...] | None, counts: tuple[int | None, ...]
+) -> None:
+    """Of a job on two nodes the GPUs of the second may be seen by nobody, and compute."""
+    idle = use(0, 0.0, 3600.0, idle_at_start_seconds=3600.0, idle_at_end_seconds=0.0)
+    told: list[Record] = [
+        started(1, "n1", gpus=(gpu(0),), nodes="n[1-2]"),
+        started(1, "n2", gpus=second, nodes="n[1-2]"),
+        usage(1, "n1", 9, at=NOW, since=T0, until=NOW, gpus=(idle,)),
+        usage(1, "n2", 9, at=NOW, since=T0, until=NOW, gpus=()),
+    ]
+    store.take(told, NOW)
+    for count in counts:
+        facts = JobFacts(cluster=CLUSTER, job_id=1, state="RUNNING", started=T0, nodes="n[1-2]", gpus=count)
+        store.enrich([facts], NOW)
+    (one,) = in_use(store, CLUSTER)
+    assert one.job.gpus == counts[0]
+    values = facts_of(one, now=NOW, fresh=170.0).values
+    assert values["idle_s"] is None and values["gpus"] == counts[0]

@@ -1,4 +1,7 @@
-"""For how long a GPU has been stuck up to its last reading; not known of what was told before."""
+"""For how long a GPU has been stuck up to its last reading, and GPUs of a job by Slurm's word alone.
+
+Neither is known of what was told before.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,12 @@ down_revision = "0005"
 
 
 def upgrade() -> None:
-    """Add the column."""
+    """Add the columns."""
     op.add_column("gpu_usage", sa.Column("stuck_at_end_seconds", sa.Double(), nullable=True))
+    op.add_column("job", sa.Column("slurm_gpus", sa.BigInteger(), nullable=True))
 
 
 def downgrade() -> None:
-    """Remove it."""
+    """Remove them."""
+    op.drop_column("job", "slurm_gpus")
     op.drop_column("gpu_usage", "stuck_at_end_seconds")
