@@ -237,7 +237,9 @@ class Stream:
 
         wait_for("the stream's pause", settled, told=lambda: cluster.run(["squeue"]).stdout)
         mark = f"saved-{time.time_ns()}"
-        cluster.run(["scontrol", "update", f"JobId={self._sentinel}", f"Comment={mark}"], check=True)
+        update = ["scontrol", "update", f"JobId={self._sentinel}", f"Comment={mark}"]
+        # A busy slurmctld may not answer in time; asked again it sets the same
+        wait_for("slurmctld to take a mark", lambda: cluster.run(update).returncode == 0)
         state = cluster.paths.root / "spool/slurmctld/job_state"
 
         def saved() -> bool:
