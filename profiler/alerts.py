@@ -317,6 +317,8 @@ def _stale(
             return f"the clock of {node} is ahead by {span(at - now)}"
         if now - at > fresh:
             return f"the last sample of {node} is {span(now - at)} old"
+    if usage.job.state is None:
+        return "Slurm has not told of it yet"
     if usage.job.state not in ("", "RUNNING"):
         return f"Slurm says that it is {usage.job.state}"
     if any(node.final for node in usage.nodes):

@@ -287,11 +287,20 @@ def accounted_gpus(total: Tres, requested: Tres) -> int | None:
 
 
 def count_attempts(records: Iterable[AccountingRecord]) -> tuple[AccountingRecord, ...]:
-    """The records in order of id and time, with ``attempt`` counted per job."""
+    """The records in order of id and time, with ``attempt`` counted per job.
+
+    A job that is changed (``scontrol update``) while a requeue still ends its attempt: slurmdbd then writes the next
+    attempt's ``restarts`` into that one's row, and two rows have the same [measured, 24.11 and 26.05]. A job has each
+    number but 0 once, so the earlier row is known to be the attempt before.
+    """
     never = datetime.max.replace(tzinfo=timezone.utc)
     ordered = sorted(
         records, key=lambda record: (record.id, record.submitted or never, record.start or never)
     )
+    for place in range(len(ordered) - 2, -1, -1):
+        one, after = ordered[place], ordered[place + 1]
+        if one.id == after.id and one.restarts and one.restarts == after.restarts:
+            ordered[place] = replace(one, restarts=one.restarts - 1)
     counted, seen = [], dict.fromkeys((record.id for record in ordered), 0)
     for record in ordered:
         counted.append(

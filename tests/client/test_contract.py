@@ -441,6 +441,9 @@ class TestCommands(Real):
         number = bench.submit("--requeue")
         self.begun(bench, number)
         assert cluster.run(["scontrol", "requeue", str(number)]).returncode == 0
+        # 24.11 and newer then note the wrong number of restarts for an attempt that has not quite ended
+        bench.until(number, lambda job: job.restarts == 1)
+        cluster.run(["scontrol", "update", f"JobId={number}", "StartTime=now+60"], check=True)
         again = bench.until(number, lambda job: job.restarts == 1 and job.state is JobState.PENDING)
         assert again.restarts == 1
         # An attempt that starts in the second of the requeue fails with exit code 1 [measured, 22.05]: the first one's
@@ -457,6 +460,7 @@ class TestCommands(Real):
             time.sleep(0.2)
         first, second = records
         assert (first.attempt, second.attempt) == (0, 1)
+        assert {first.restarts, second.restarts} in ({None}, {0, 1})
         assert first.flags == frozenset({JobFlag.REQUEUED})
         assert first.ended
         assert not second.ended

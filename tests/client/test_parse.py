@@ -11,6 +11,7 @@ from slurm_plugins.client import decode, parse
 from slurm_plugins.client.errors import SlurmFormatError
 from slurm_plugins.client.resources import Hosts, Tres
 from slurm_plugins.client.states import ExitStatus, JobFlag, JobState, NodeState
+from slurm_plugins.client.values import AccountingRecord
 
 G = 1 << 30
 
@@ -411,3 +412,32 @@ def test_what_is_not_understood_is_said_to_be_so(text):
     for read in (parse.tres, parse.memory, parse.count, parse.duration, parse.exit_status, parse.time):
         with contextlib.suppress(SlurmFormatError):
             read(text)
+
+
+@pytest.mark.parametrize(
+    ("told", "restarts"),
+    [
+        ((0, 1), (0, 1)),
+        ((1, 1), (0, 1)),
+        ((0, 2, 2), (0, 1, 2)),
+        ((1, 2, 2), (0, 1, 2)),
+        ((0, 1, 0, 0, 1), (0, 1, 0, 0, 1)),  # ids begin again from the first at MaxJobId
+        ((2, 3), (2, 3)),  # the rows before them are purged
+    ],
+)
+def test_two_rows_with_one_number_are_attempts_of_their_own(told, restarts):
+    begin = datetime(2026, 11, 23, tzinfo=timezone.utc)
+    rows = [
+        AccountingRecord(
+            id=7,
+            name="job",
+            user="user1",
+            state=JobState.COMPLETED,
+            restarts=count,
+            submitted=begin + timedelta(minutes=place),
+        )
+        for place, count in enumerate(told)
+    ]
+    found = decode.count_attempts(reversed(rows))
+    assert [each.submitted for each in found] == [each.submitted for each in rows]
+    assert tuple(each.restarts for each in found) == tuple(each.attempt for each in found) == restarts

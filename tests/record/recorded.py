@@ -24,6 +24,7 @@ from site_configs.site import load_site
 T = TypeVar("T")
 PATIENCE = 240.0
 _UNDER_WAY = (None, "PENDING", "RUNNING", "COMPLETING", "SUSPENDED")
+_BOOKS = "JobIDRaw,DBIndex,State,Restarts,Submit,Start,End,NodeList"
 _LOAD = Path(__file__).with_name("load.py")
 _ASK = """
 import os, sys
@@ -169,7 +170,8 @@ class Recorded:
         try:
             self.wait_for(f"the record of job {job}, attempt {restarts}", look)
         except AssertionError as error:
-            raise AssertionError(f"{error}; of it there is {there}") from None
+            books = self.cluster.run(["sacct", "-D", "-X", "-P", "-o", _BOOKS, f"-j{job}"]).stdout
+            raise AssertionError(f"{error}; of it there is {there}, and in Slurm's books\n{books}") from None
         return self._get(f"/v1/jobs/{job}/usage?restarts={restarts}", Usage)
 
     def series(self, job: int) -> Series:

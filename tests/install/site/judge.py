@@ -135,6 +135,12 @@ class Judge:
             elif len(found) != kind.jobs and not odd:
                 self._say(tag, f"has {len(found)} jobs in accounting, not {kind.jobs}")
             self._steps(tag, kind, commands)
+            if tag in self.stream.left:
+                cut_off += 1
+                # what slurmctld acknowledged within 5 s of a kill -9 is lost by itself
+                if not any(self._in_window(each.begin, each.end + 5, ended=True) for each in tries):
+                    self._say(tag, "stayed in the queue when its command had ended, and slurmctld had run on")
+                continue
             for row in found:
                 if self._srun_met(row):
                     cut_off += 1
@@ -249,7 +255,7 @@ class Judge:
         jobstats = dict(line.split(" ", 1) for line in _lines(self.site.root / "site/log/jobstats"))
         for each in (row for group in rows.values() for row in group):
             for node in each.nodes:
-                if (each.job, node) not in told and not self._srun_met(each):
+                if (each.job, node) not in told and each.name not in self.stream.left and not self._srun_met(each):
                     self._say(each.name, f"job {each.job} told nothing of {node}")
             if self.site.hooks == "none":
                 continue

@@ -136,10 +136,13 @@ class Command:
 
 @dataclass(slots=True)
 class Stream:
-    """The users at work on a site; `commands` are those that have ended so far."""
+    """The users at work on a site; `commands` are those that have ended so far, `left` the names of jobs that stayed
+    when their command had ended: slurmctld never heard of it, or lost what it had heard, and holds them for ever.
+    """
 
     site: Site
     number: int = 0
+    left: tuple[str, ...] = ()
     _clients: list[subprocess.Popen[str]] = field(default_factory=list)
     _sentinel: str = ""
 
@@ -290,8 +293,18 @@ class Stream:
         cluster = self.site.cluster
         cluster.run(["scancel", self._sentinel], check=True)
 
+        late = time.monotonic() + PATIENCE / 2
+
         def empty() -> bool:
-            queue = cluster.run(["squeue", "-h", "-o", "%i %T %r"])
+            queue = cluster.run(["squeue", "-h", "-o", "%i %T %j"])
+            if time.monotonic() > late and not self.left:
+                rows = [line.split(" ", 2) for line in queue.stdout.splitlines()]
+                stale = {
+                    job: name for job, state, name in rows if state == "RUNNING" and name.endswith(_INTERACTIVE)
+                }
+                self.left = tuple(stale.values())
+                if stale:  # as an administrator would, who sets no InactiveLimit
+                    cluster.run(["scancel", *stale])
             return queue.returncode == 0 and not queue.stdout.strip()
 
         wait_for("the queue's end", empty, 2 * PATIENCE, told=lambda: cluster.run(["squeue"]).stdout)
