@@ -290,7 +290,7 @@ def count_attempts(records: Iterable[AccountingRecord]) -> tuple[AccountingRecor
     """The records in order of id and time, with ``attempt`` counted per job.
 
     A job that is changed (``scontrol update``) while a requeue still ends its attempt: slurmdbd then writes the next
-    attempt's ``restarts`` into that one's row, and two rows have the same [measured, 24.11 and 26.05]. A job has each
+    attempt's ``restarts`` into that one's row, and two rows have the same [measured, 24.11]. A job has each
     number but 0 once, so the earlier row is known to be the attempt before.
     """
     never = datetime.max.replace(tzinfo=timezone.utc)

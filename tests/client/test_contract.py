@@ -441,7 +441,7 @@ class TestCommands(Real):
         number = bench.submit("--requeue")
         self.begun(bench, number)
         assert cluster.run(["scontrol", "requeue", str(number)]).returncode == 0
-        # 24.11 and newer then note the wrong number of restarts for an attempt that has not quite ended
+        # 24.11 then notes the wrong number of restarts for an attempt that has not quite ended
         bench.until(number, lambda job: job.restarts == 1)
         cluster.run(["scontrol", "update", f"JobId={number}", "StartTime=now+60"], check=True)
         again = bench.until(number, lambda job: job.restarts == 1 and job.state is JobState.PENDING)
