@@ -142,6 +142,8 @@ class Produced:
         run, record = self.record.cluster.run, self.record
         places = {name: record.given(self.jobs[name]).places[BROKEN][0] for name in ("xid", "ecc")}
         numbers = {name: record.devices(BROKEN)[place].number for name, place in places.items()}
+        for name in places:  # what a counter shows at the agent's first look was there before the job
+            self.told(name, lambda node: any(gpu.ecc_uncorrected is not None for gpu in node.gpus))
         record.gpus.xid(BROKEN, numbers["xid"], 79)
         record.gpus.set(BROKEN, numbers["ecc"], ecc_uncorrected_volatile=3, ecc_uncorrected_aggregate=3)
         self.begun("preempt")
@@ -181,7 +183,7 @@ class Produced:
             nodes = msgspec.json.decode(body, type=Usage).nodes
             return any(map(seen, nodes)) or None
 
-        self.record.wait_for(f"what befell {name}", look)
+        self.record.wait_for(f"word of {name}", look)
 
     def verdict(self, name: str, right: Callable[[VerdictAnswer], bool], *, job: str = "") -> VerdictAnswer:
         """The service's verdict, as soon as it is right: it changes while facts come in. Else the last one.

@@ -24,7 +24,7 @@ from site_configs.site import load_site
 T = TypeVar("T")
 PATIENCE = 240.0
 _UNDER_WAY = (None, "PENDING", "RUNNING", "COMPLETING", "SUSPENDED")
-_BOOKS = "JobIDRaw,DBIndex,State,Restarts,Submit,Start,End,NodeList"
+_BOOKS = "JobIDRaw,DBIndex,State,Submit,Start,End,NodeList"
 _LOAD = Path(__file__).with_name("load.py")
 _ASK = """
 import os, sys
