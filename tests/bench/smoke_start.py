@@ -164,16 +164,15 @@ def measured(release: Release, seed: int, jobs: int, ways: Sequence[Way]) -> dic
     # Drawn: the cluster that was made first is the oldest, and its commands are the first of each second
     order = random.Random(f"order {seed}").sample(ways, len(ways))
     with ExitStack() as stack, ThreadPoolExecutor(len(ways)) as pool:
-        stages = [
-            stack.enter_context(stage(f"start-{way}-{os.getpid() % 100000}", release, 4, 60, SMOKE_S))
+        stages = {
+            way: stack.enter_context(stage(f"start-{way}-{os.getpid() % 100000}", release, 4, 60, SMOKE_S))
             for way in order
-        ]
-        for here in stages:
+        }
+        for here in stages.values():
             here.aged()
         began = time.time() + 2
-        tasks = [pool.submit(lived, here, way, comes, began) for here, way in zip(stages, order, strict=True)]
-        found = {way: task.result() for way, task in zip(order, tasks, strict=True)}
-        return {way: found[way] for way in ways}
+        tasks = {way: pool.submit(lived, here, way, comes, began) for way, here in stages.items()}
+        return {way: tasks[way].result() for way in ways}
 
 
 def tell(rounds: Sequence[Mapping[Way, Lived]]) -> None:
