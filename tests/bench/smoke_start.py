@@ -1,6 +1,7 @@
 """What smoke costs the start of good jobs on a busy cluster: race, gate and no smoke, at the same time.
 
-    python -m tests.bench.smoke_start [--slurm RELEASE] [--rounds N] [--seed N] [--jobs N] [--ways WAY...] [--json FILE]
+    python -m tests.bench.smoke_start [--slurm RELEASE] [--rounds N] [--seed N] [--jobs N] [--longer N] [--ways WAY...]
+        [--json FILE]
 
 Clusters of 4 nodes x 8 emulated GPUs live the same minutes side by side: other people's jobs that fill the GPUs, and
 8-GPU jobs of a user whose scripts are well, submitted by plain `sbatch`, by `gsub --no-smoke`, by that on another
@@ -9,7 +10,10 @@ time limits, as they do, and their priority grows with their age. Told are the w
 others', from the command to the start by Slurm's books (whole seconds), and the difference to `gsub --no-smoke`, job by
 job: the command itself takes a second here, and many where all share a busy machine, and who comes later starts later.
 Beside that stands what smoke runs cost directly: for how long they alone held the node on which a job of 8 GPUs started
-then. A smoke run takes 30 s here, a job 40 s, and a wait a minute or two.
+then. A smoke run takes 30 s here, a job 40 s, and a wait a minute or two: smoke runs take far more of the GPUs than in
+life, where they are minutes and jobs hours. `--longer 3` makes all jobs, and the pauses between them, three times as
+long. A smoke job's limit is below those of the others, as in life: above them, its node would count as taken for longer
+than any job takes, and backfill would fill it with small jobs.
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ WAYS: Final[tuple[Way, ...]] = ("sbatch", "plain", "again", "race", "gate")
 SMOKE_S: Final = 30.0
 EVERY_S: Final = 9.0
 """Seconds between two jobs of the user's."""
-HEAD: Final = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --gpus-per-node=8\n#SBATCH --time=3\n"
+HEAD: Final = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --gpus-per-node=8\n#SBATCH --time=30\n"
 
 
 @dataclass(frozen=True)
@@ -92,19 +96,20 @@ class Lived:
     gpu_seconds: int
 
 
-def arrivals(seed: int, jobs: int) -> list[Arrival]:
+def arrivals(seed: int, jobs: int, longer: int = 1) -> list[Arrival]:
     """A cluster that is full from the beginning, and stays so while the user's jobs come.
 
     Others come some seconds apart from the user's: a job of one GPU that goes ahead in the second that a command takes
-    can keep one of eight waiting until the next node is free, and would hide what smoke costs.
+    can keep one of eight waiting until the next node is free, and would hide what smoke costs. `longer`: how many times
+    as long jobs and pauses are.
     """
     chance = random.Random(seed)
-    found = [Arrival(0.0, 8, 15 + 12 * number, 3, ours=False) for number in range(4)]
+    found = [Arrival(0.0, 8, (15 + 12 * number) * longer, 30, ours=False) for number in range(4)]
     for _ in range(3 * jobs):
-        gpus, runs = chance.choice((1, 1, 2, 4, 8)), chance.randint(10, 40)
-        at = max(1.0, EVERY_S * chance.randint(0, jobs) + chance.uniform(-1, 2))
-        found.append(Arrival(at, gpus, runs, chance.choice((1, 2, 3)), ours=False))
-    found += [Arrival(3 + EVERY_S * number, 8, 40, 3, ours=True) for number in range(jobs)]
+        gpus, runs = chance.choice((1, 1, 2, 4, 8)), chance.randint(10, 40) * longer
+        at = max(1.0, EVERY_S * longer * chance.randint(0, jobs) + chance.uniform(-1, 2))
+        found.append(Arrival(at, gpus, runs, chance.choice((10, 20, 30)), ours=False))
+    found += [Arrival(3 + EVERY_S * longer * number, 8, 40 * longer, 30, ours=True) for number in range(jobs)]
     return sorted(found, key=lambda one: one.at)
 
 
@@ -118,7 +123,7 @@ def lived(here: Stage, way: Way, comes: Sequence[Arrival], began: float) -> Live
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda pair: one(*pair), enumerate(comes)))
-    here.wait(f"the jobs of {way}", lambda: not here.queue(), 600)
+    here.wait(f"the jobs of {way}", lambda: not here.queue(), 3600)
     times = here.times()
 
     def since(moment: float | None) -> float | None:
@@ -158,9 +163,9 @@ def _submit(here: Stage, way: Way, number: int, job: Arrival) -> tuple[str, str]
     return name, asked.job
 
 
-def measured(release: Release, seed: int, jobs: int, ways: Sequence[Way]) -> dict[Way, Lived]:
+def measured(release: Release, seed: int, jobs: int, longer: int, ways: Sequence[Way]) -> dict[Way, Lived]:
     """One round: the same jobs in each way, in the same minutes."""
-    comes = arrivals(seed, jobs)
+    comes = arrivals(seed, jobs, longer)
     # Drawn: the cluster that was made first is the oldest, and its commands are the first of each second
     order = random.Random(f"order {seed}").sample(ways, len(ways))
     with ExitStack() as stack, ThreadPoolExecutor(len(ways)) as pool:
@@ -254,11 +259,15 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=9, help="of the user")
+    parser.add_argument("--longer", type=int, default=1, help="how many times as long jobs and pauses are")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS, help="`plain` is always among them")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every job and smoke run there, too")
     asked = parser.parse_args()
     ways = [way for way in WAYS if way == "plain" or way in asked.ways]
-    rounds = [measured(asked.slurm, asked.seed + number, asked.jobs, ways) for number in range(asked.rounds)]
+    rounds = [
+        measured(asked.slurm, asked.seed + number, asked.jobs, asked.longer, ways)
+        for number in range(asked.rounds)
+    ]
     if asked.json:
         plain = [{way: asdict(lived) for way, lived in found.items()} for found in rounds]
         asked.json.write_text(json.dumps(plain))
