@@ -96,7 +96,7 @@ class Lived:
     gpu_seconds: int
 
 
-def arrivals(seed: int, jobs: int, longer: int = 1) -> list[Arrival]:
+def arrivals(seed: int, jobs: int, longer: int) -> list[Arrival]:
     """A cluster that is full from the beginning, and stays so while the user's jobs come.
 
     Others come some seconds apart from the user's: a job of one GPU that goes ahead in the second that a command takes
@@ -113,8 +113,8 @@ def arrivals(seed: int, jobs: int, longer: int = 1) -> list[Arrival]:
     return sorted(found, key=lambda one: one.at)
 
 
-def lived(here: Stage, way: Way, comes: Sequence[Arrival], began: float) -> Lived:
-    """Submit each in its time, wait for the end of all, and ask the books."""
+def lived(here: Stage, way: Way, comes: Sequence[Arrival], began: float, patience: float) -> Lived:
+    """Submit each in its time, wait for the end of all (so many seconds at most), and ask the books."""
     called: list[tuple[Arrival, float, str, str]] = []
 
     def one(number: int, job: Arrival) -> None:
@@ -123,7 +123,7 @@ def lived(here: Stage, way: Way, comes: Sequence[Arrival], began: float) -> Live
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda pair: one(*pair), enumerate(comes)))
-    here.wait(f"the jobs of {way}", lambda: not here.queue(), 3600)
+    here.wait(f"the jobs of {way}", lambda: not here.queue(), patience)
     times = here.times()
 
     def since(moment: float | None) -> float | None:
@@ -176,7 +176,7 @@ def measured(release: Release, seed: int, jobs: int, longer: int, ways: Sequence
         for here in stages.values():
             here.aged()
         began = time.time() + 2
-        tasks = {way: pool.submit(lived, here, way, comes, began) for way, here in stages.items()}
+        tasks = {way: pool.submit(lived, here, way, comes, began, 600.0 * longer) for way, here in stages.items()}
         return {way: tasks[way].result() for way in ways}
 
 
@@ -259,7 +259,14 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=9, help="of the user")
-    parser.add_argument("--longer", type=int, default=1, help="how many times as long jobs and pauses are")
+    parser.add_argument(
+        "--longer",
+        type=int,
+        choices=range(1, 11),
+        default=1,
+        metavar="N",
+        help="how many times as long jobs and pauses are, up to 10: the jobs still end long before their limits",
+    )
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS, help="`plain` is always among them")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every job and smoke run there, too")
     asked = parser.parse_args()
