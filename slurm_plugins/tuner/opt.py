@@ -1,0 +1,105 @@
+"""Synergy-OPT: the yardstick, two programs solved by HiGHS. Far too slow to schedule with.
+
+Source: Synergy (OSDI'22), section 4.3 and the artifact's `synergy_opt.py`. Needs the extra `solver`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slurm_plugins.tuner.placing import Request
+from slurm_plugins.tuner.values import Shape, Share
+
+
+@dataclass(frozen=True)
+class Ideal:
+    """Each job's share and speed on one big machine, and the sum of speeds."""
+
+    shares: dict[int, Share]
+    speeds: dict[int, float]
+
+    @property
+    def total(self) -> float:
+        """The objective: no placement of these jobs has a larger sum of speeds (whole shares of the curves' points)."""
+        return sum(self.speeds.values())
+
+
+def opt(requests: Sequence[Request], servers: int, shape: Shape, seconds: float = 60.0) -> Ideal:
+    """Program 1: one point of its curve a job, the largest sum of speeds, none below proportional.
+
+    Raises:
+        ValueError: the jobs do not fit, or HiGHS found no proven optimum in `seconds`.
+    """
+    import numpy as np
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array
+
+    fair = shape.proportional
+    points = [
+        (row, request.gpus, share, speed)
+        for row, request in enumerate(requests)
+        for share, speed in request.curve.points
+        if speed >= request.curve.speed(fair)
+    ]
+    count = len(points)
+    one = csr_array((np.ones(count), ([p[0] for p in points], range(count))), shape=(len(requests), count))
+    use = np.array([[g * s.cpus for _, g, s, _ in points], [g * s.memory for _, g, s, _ in points]])
+    found = milp(
+        -np.array([speed for *_, speed in points]),
+        integrality=np.ones(count),
+        bounds=Bounds(0, 1),
+        constraints=[
+            LinearConstraint(one, 1, 1),
+            LinearConstraint(use, -np.inf, [servers * shape.cpus, servers * shape.memory]),
+        ],
+        options={"time_limit": seconds},
+    )
+    if found.status != 0:
+        raise ValueError(f"HiGHS found no optimum for {len(requests)} jobs: {found.message}")
+    chosen = [points[i] for i in np.flatnonzero(found.x > 0.5)]
+    return Ideal(
+        {requests[row].job: share for row, _, share, _ in chosen},
+        {requests[row].job: speed for row, _, _, speed in chosen},
+    )
+
+
+def spread(
+    requests: Sequence[Request], ideal: Ideal, servers: int, shape: Shape
+) -> dict[int, dict[int, float]] | None:
+    """Program 2: what fraction of each job runs on which server, at the ideal's shares; None when infeasible.
+
+    At a vertex of the program at most 3 jobs a server are split, one for each resource that binds.
+    """
+    import numpy as np
+    from scipy.optimize import linprog
+    from scipy.sparse import csr_array
+
+    rows, columns, values = [], [], []
+    for j, request in enumerate(requests):
+        share = ideal.shares[request.job]
+        for k, need in enumerate((1.0, share.cpus, share.memory)):
+            for i in range(servers):
+                rows.append(3 * i + k)
+                columns.append(j * servers + i)
+                values.append(request.gpus * need)
+    count = len(requests) * servers
+    whole = csr_array(
+        (np.ones(count), ([c // servers for c in range(count)], range(count))), shape=(len(requests), count)
+    )
+    found = linprog(
+        np.zeros(count),
+        A_ub=csr_array((values, (rows, columns)), shape=(3 * servers, count)),
+        b_ub=np.tile([shape.gpus, shape.cpus, shape.memory], servers),
+        A_eq=whole,
+        b_eq=np.ones(len(requests)),
+        bounds=(0, 1),
+        method="highs-ds",
+    )
+    if found.status != 0:
+        return None
+    parts = found.x.reshape(len(requests), servers)
+    return {
+        request.job: {i: float(parts[j, i]) for i in range(servers) if parts[j, i] > 1e-9}
+        for j, request in enumerate(requests)
+    }

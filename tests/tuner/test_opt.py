@@ -1,0 +1,56 @@
+"""OPT against every choice tried by hand, and as a bound of TUNE and FILL."""
+
+import itertools
+import random
+
+import pytest
+
+from slurm_plugins.tuner.opt import opt, spread
+from slurm_plugins.tuner.placing import Request, fill, tune
+from slurm_plugins.tuner.values import PROFILES, V100, Shape
+
+pytest.importorskip("scipy")
+
+
+def mix(seed: int, servers: int) -> list[Request]:
+    rng = random.Random(seed)
+    names = list(PROFILES)
+    return [Request(n, 1, PROFILES[rng.choice(names)].curve) for n in range(servers * V100.gpus)]
+
+
+@pytest.mark.parametrize("names", [("alexnet", "m5", "gnmt"), ("res18", "res50", "mobilenet"), ("m5", "m5", "vae")])
+def test_it_is_the_best_of_all_choices(names):
+    shape = Shape(3, 9, 187.5)
+    requests = [Request(n, 1, PROFILES[name].curve) for n, name in enumerate(names)]
+    best = max(
+        sum(speed for _, speed in chosen)
+        for chosen in itertools.product(*(r.curve.points for r in requests))
+        if sum(s.cpus for s, _ in chosen) <= shape.cpus
+        and sum(s.memory for s, _ in chosen) <= shape.memory
+        and all(speed >= 1 for _, speed in chosen)
+    )
+    assert opt(requests, 1, shape).total == pytest.approx(best)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_beats_it_and_tune_is_no_less_than_proportional(seed):
+    requests = mix(seed, 4)
+    best = opt(requests, 4, V100)
+    tuned = sum(p.speed for p in tune(requests, 4, V100).values())
+    filled = sum(p.speed for p in fill(requests, 4, V100).values())
+    assert len(requests) - 1e-6 <= tuned <= filled + 1e-6
+    assert filled <= best.total + 1e-6
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_ideal_spreads_over_servers_and_few_jobs_are_split(seed):
+    requests = mix(seed, 4)
+    parts = spread(requests, opt(requests, 4, V100), 4, V100)
+    assert parts is not None
+    assert all(sum(p.values()) == pytest.approx(1) for p in parts.values())
+    assert sum(len(p) > 1 for p in parts.values()) <= 3 * 4
+
+
+def test_shares_that_do_not_fit_have_no_spread():
+    requests = mix(1, 4)
+    assert spread(requests, opt(requests, 4, V100), 3, V100) is None
