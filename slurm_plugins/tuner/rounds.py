@@ -71,7 +71,7 @@ def simulate(
     paced: bool = True,
 ) -> dict[int, float]:
     """When each job ends (s); `policy` is fifo, srtf, las or ftf. Stops once all jobs up to id `until` have ended.
-    SRTF counts the time left at a job's last speed, before its first round at its best case, as the artifact seems to;
+    SRTF counts the time left at a job's last speed, before its first round at its best case;
     at proportional speed where `paced` is False.
 
     Raises:
