@@ -62,6 +62,9 @@ def looked(
 
 def _longer(last: Wait, cause: str, at: float, gap: float) -> Wait:
     spans = last.spans
+    if at < last.at:
+        # The clock was set back: no second counts twice
+        spans = tuple((name, begin, min(end, at)) for name, begin, end in spans if begin < at)
     if cause == last.cause and 0 < at - last.at <= gap:
         if spans and spans[-1][0] == cause and spans[-1][2] == last.at:
             spans = (*spans[:-1], (cause, spans[-1][1], at))

@@ -42,6 +42,11 @@ def history(*looks: tuple[float, str | None], gap: float = 60.0) -> Wait | None:
         (((80, "user"), (120, "user"), (180, "user"), (220, "user")), {"user": 100}),
         # A clock that was set back
         (((150, "priority"), (120, "priority"), (140, "priority")), {"priority": 20, "unknown": 80}),
+        # ... over what was seen: 110 to 130, and from there on anew
+        (
+            ((110, "priority"), (160, "priority"), (130, "limits"), (170, "limits")),
+            {"priority": 20, "limits": 40, "unknown": 40},
+        ),
         # It was gone from the queue in between: another attempt's wait, or none
         (((110, "priority"), (140, None), (170, "priority"), (190, "priority")), {"priority": 20, "unknown": 80}),
     ],
