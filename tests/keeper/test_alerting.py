@@ -343,6 +343,41 @@ def test_a_keeper_that_was_away_begins_to_count_anew_and_tells_nobody_twice(lab:
     assert (lab.told, lab.ended) == (1, [str(IDLE)])
 
 
+def test_a_keeper_killed_right_after_a_mail_knows_that_the_user_was_told(lab: Lab) -> None:
+    _until_told(lab)
+    # The watches on disk are those from before the mail
+    assert not any(one.get("told") for one in json.loads((lab.folder / "alerts.json").read_text())["watches"])
+    lab.start()
+    lab.minutes(5)
+    assert not lab.ended, "its grace is 10 minutes"
+    lab.minutes(12)
+    assert lab.ended == [str(IDLE)]
+    assert lab.told == 1
+
+
+def test_a_keeper_killed_while_a_mail_went_tells_again_before_it_ends_a_job(lab: Lab) -> None:
+    _until_told(lab)
+    file = lab.folder / "alert-mail.json"
+    kept = json.loads(file.read_text())
+    assert kept["done"], "it is written down before the mail goes"
+    assert kept["told"]
+    file.write_text(json.dumps(kept | {"told": []}))
+    lab.start()
+    while lab.told < 2:
+        assert lab.now < T0 + 3 * 3600, "the user is not told again"
+        assert not lab.ended, "nobody knows whether its user was told"
+        lab.minutes(1)
+    lab.minutes(12)
+    assert lab.ended == [str(IDLE)]
+    assert lab.told == 2
+
+
+def _until_told(lab: Lab) -> None:
+    while not lab.told:
+        assert lab.now < T0 + 3600, "the user is not told"
+        lab.minutes(1)
+
+
 def test_a_keeper_that_was_away_for_20_s_needs_two_samples_of_its_own(lab: Lab) -> None:
     lab.minutes(4)
     lab.hand.away = True

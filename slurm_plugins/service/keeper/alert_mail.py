@@ -17,7 +17,7 @@ from typing import Final
 from profiler.alerts import Finding, allowed, evidence_of
 from profiler.answers import Usage
 from profiler.wording import plain, shown_id, span
-from slurm_plugins.service.keeper.mail import NAMED, Due, Judged, Mailer, Records, Waiting
+from slurm_plugins.service.keeper.mail import NAMED, Due, Judged, Kept, Mailer, Records, Waiting
 from slurm_plugins.service.keeper.smtp import Post
 
 __all__ = ["AlertMail", "Told"]
@@ -35,6 +35,11 @@ class _Due(Due):
     """A mail that is due about some rules; one for each time that they came to hold."""
 
     spells: tuple[Told, ...] = ()
+
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """Each of them: which others hold at the time of a restart may be another matter."""
+        return tuple(_spelt(one) for one in self.spells)
 
     @property
     def key(self) -> str:
@@ -70,6 +75,18 @@ class AlertMail(Mailer):
         found, self._taken_mail = self._taken_mail, ()
         return found
 
+    def _taken(self, now: float) -> Kept:
+        """What is kept. Of what was about to be mailed when a keeper was killed nobody knows whether it went: again.
+
+        A job is not ended before its user has been told, so a mail too many is better than one too few; it has the same
+        id, by which mail servers know it.
+        """
+        first = self._kept is None
+        kept = super()._taken(now)
+        if first:
+            kept.done.clear()
+        return kept
+
     def _judged(self, store: Records, one: Waiting, now: float) -> Judged:
         if one.restarts is None:
             return None
@@ -77,10 +94,16 @@ class AlertMail(Mailer):
         if not due or not self._addressed(due[0][0].facts.job):
             return None
         spells = tuple((one.job_id, one.restarts, found.rule.name, since) for found, since in due)
+        before = set() if self._kept is None else set(self._kept.told)
+        told = tuple(spell for spell in spells if _spelt(spell) in before)
+        if told:
+            # By a keeper that was killed before the watches said so; what else holds is wanted again at the next look
+            self._taken_mail += told
+            return None
         return _Due(one, Usage(due[0][0].facts.job, ()), spells)
 
-    def _send(self, post: Post, kept: object, user: str, dues: Sequence[Due], now: float) -> int:
-        sent = super()._send(post, kept, user, dues, now)  # type: ignore[arg-type]
+    def _send(self, post: Post, kept: Kept, user: str, dues: Sequence[Due], now: float) -> int:
+        sent = super()._send(post, kept, user, dues, now)
         if sent:
             self._taken_mail += tuple(spell for due in dues if isinstance(due, _Due) for spell in due.spells)
         return sent
@@ -119,6 +142,12 @@ class AlertMail(Mailer):
             return [*text.splitlines(), *(() if words["follows"] in text else ("", words["follows"]))]
         named = f"{words['job']} ({words['name']})" if words["name"] else words["job"]
         return [line for line in (f"job {named} {words['about']}", f"  {words['evidence']}", follows) if line]
+
+
+def _spelt(one: Told) -> str:
+    """As it is kept: "12/0 idle_after_activity@1700000000.5"."""
+    job_id, restarts, rule, since = one
+    return f"{job_id}/{restarts} {rule}@{since!r}"
 
 
 def _names(due: Sequence[tuple[Finding, float]]) -> list[tuple[str, float]]:

@@ -33,7 +33,7 @@ from profiler.wording import plain, shown_id
 from site_configs.site_model import Site
 from slurm_plugins.service.keeper.smtp import Post, PostError, Smtp
 
-__all__ = ["GATHER", "IN_FULL", "NAMED", "WAITING", "Due", "Judged", "Mailer", "Records", "Waiting"]
+__all__ = ["GATHER", "IN_FULL", "NAMED", "WAITING", "Due", "Judged", "Kept", "Mailer", "Records", "Waiting"]
 
 _log = logging.getLogger("gsubd.keeper")
 
@@ -80,11 +80,15 @@ class Waiting(msgspec.Struct):
     after: float = 0.0
 
 
-class _Kept(msgspec.Struct):
-    """What outlives a restart: who waits, whose mail went ("12/0"), and when each user was last written to."""
+class Kept(msgspec.Struct):
+    """What outlives a restart: who waits, whose mail went ("12/0"), and when each user was last written to.
+
+    `done` is written down before a mail goes, `told` (`Due.tells`) once the mail server has taken it.
+    """
 
     waiting: list[Waiting] = []
     done: list[str] = []
+    told: list[str] = []
     written: dict[str, float] = {}
 
 
@@ -99,6 +103,11 @@ class Due:
     def key(self) -> str:
         """The attempt, as it is kept: "12/0"."""
         return _key(self.usage.job)
+
+    @property
+    def tells(self) -> tuple[str, ...]:
+        """What is to be remembered as told once the mail server has taken the mail."""
+        return ()
 
 
 Judged: TypeAlias = "Due | float | None"
@@ -135,7 +144,7 @@ class Mailer:
         self._sender = sender or site.receipt.mail_from
         self._news: list[Waiting] = []
         self._lock = threading.Lock()
-        self._kept: _Kept | None = None
+        self._kept: Kept | None = None
         self._pause = 0.0
         self._silent_until = 0.0
 
@@ -190,7 +199,7 @@ class Mailer:
 
     # --- who gets mail -----------------------------------------------------------------------------------------
 
-    def _taken(self, now: float) -> _Kept:
+    def _taken(self, now: float) -> Kept:
         """What is kept, with the news."""
         kept = self._kept
         if kept is None:
@@ -204,7 +213,7 @@ class Mailer:
         kept.written = {user: at for user, at in kept.written.items() if now - GATHER < at <= now}
         return kept
 
-    def _letters(self, store: Records, kept: _Kept, now: float) -> list[tuple[str, list[Due]]]:
+    def _letters(self, store: Records, kept: Kept, now: float) -> list[tuple[str, list[Due]]]:
         """The jobs to write of now, by user; those that get no mail are forgotten."""
         by_user: dict[str, list[Due]] = {}
         stay: list[Waiting] = []
@@ -260,7 +269,7 @@ class Mailer:
 
     # --- writing and sending -----------------------------------------------------------------------------------
 
-    def _send(self, post: Post, kept: _Kept, user: str, dues: Sequence[Due], now: float) -> int:
+    def _send(self, post: Post, kept: Kept, user: str, dues: Sequence[Due], now: float) -> int:
         """Send one mail; 1 when it went. Raises PostError when the server is in trouble."""
         going = {id(due.waiting) for due in dues}
         waiting, done = kept.waiting, kept.done
@@ -285,6 +294,10 @@ class Mailer:
             if error.kind == "down":
                 raise
             return 0
+        tells = [one for due in dues for one in due.tells]
+        if tells:
+            kept.told = [*kept.told, *tells][-_DONE:]
+            self._save(kept)
         self._count("sent")
         return 1
 
@@ -323,20 +336,20 @@ class Mailer:
             _log.warning("receipts are mailed again")
         self._pause = 0.0
 
-    def _save(self, kept: _Kept) -> None:
+    def _save(self, kept: Kept) -> None:
         """Write down what is kept. Raises OSError."""
         put(self._file, msgspec.json.encode(kept), sync=True)
 
 
-def _read(file: Path) -> _Kept:
+def _read(file: Path) -> Kept:
     """What was kept; nothing where it cannot be read. Raises OSError but for a file that is not there."""
     try:
-        return msgspec.json.decode(file.read_bytes(), type=_Kept)
+        return msgspec.json.decode(file.read_bytes(), type=Kept)
     except FileNotFoundError:
-        return _Kept()
+        return Kept()
     except msgspec.MsgspecError as error:
         _log.warning("%s is spoilt, and begun anew: %s", file, error)
-        return _Kept()
+        return Kept()
 
 
 def _key(job: JobSummary) -> str:
