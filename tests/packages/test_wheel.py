@@ -39,7 +39,7 @@ def test_it_has_hooks_shim_and_units_and_neither_tests_nor_documents(wheel):
         assert content == (REPOSITORY / "prolog_epilog" / name).read_bytes()
 
 
-# What nodes, hooks, login hosts and services run needs none of it: reports, yardsticks and replay have extras of their own.
+# What nodes, hooks, login hosts and services run needs none of it.
 WITH_EXTRAS = ("profiler/report", "slurm_plugins/replay", "slurm_plugins/tuner/opt.py", "profiler/speed.py")
 
 
