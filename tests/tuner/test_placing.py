@@ -77,7 +77,7 @@ def test_fill_slows_nobody_that_tune_placed(queue):
 
 
 def test_donors_give_what_the_sensitive_take():
-    """Four alexnets at 12 CPUs would need 48 of 24; two reach their best beside language jobs, the rest stay at 1."""
+    """An alexnet is at its best with 12 CPUs: seven language jobs are as fast with one each, and none gets slower."""
     sensitive, easy = PROFILES["alexnet"].curve, PROFILES["gnmt"].curve
     requests = [Request(0, 1, sensitive)] + [Request(n, 1, easy) for n in range(1, 8)]
     speeds = [tune(requests, 1, V100)[n].speed for n in range(8)]

@@ -25,6 +25,12 @@ def test_las_takes_turns():
     assert simulate(jobs(500.0, 500.0), "las", proportional, 1) == {0: 800.0, 1: 1100.0}
 
 
+def test_ftf_gives_the_turn_to_whoever_is_furthest_behind_its_time_alone():
+    # at 300 s the short one stands at (300 + 400) / 400, at 600 s at (600 + 100) / 400, the long one, having run first, at
+    # (300 + 300) / 600 and (600 + 300) / 600; its last 300 s fill the round that begins at 900 s
+    assert simulate(jobs(600.0, 400.0), "ftf", proportional, 1) == {0: 1200.0, 1: 700.0}
+
+
 def test_tune_is_faster_where_cpus_are_spare():
     one = jobs(2940.0, profile=SENSITIVE, gpus=1)
     assert simulate(one, "fifo", proportional, 1)[0] == 2940.0
