@@ -26,8 +26,8 @@ def test_las_takes_turns():
 
 
 def test_ftf_gives_the_turn_to_whoever_is_furthest_behind_its_time_alone():
-    # at 300 s the short one stands at (300 + 400) / 400, at 600 s at (600 + 100) / 400, the long one, having run first, at
-    # (300 + 300) / 600 and (600 + 300) / 600; its last 300 s fill the round that begins at 900 s
+    # the long one runs first; then the short one stands at (300 + 400) / 400, and at 600 s at (600 + 100) / 400,
+    # before (600 + 300) / 600; the long one's last 300 s fill the round that begins at 900 s
     assert simulate(jobs(600.0, 400.0), "ftf", proportional, 1) == {0: 1200.0, 1: 700.0}
 
 
