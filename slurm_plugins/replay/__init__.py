@@ -1,0 +1,1 @@
+"""Policies over traces: what would this policy have done to last month?"""
