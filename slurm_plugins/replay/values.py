@@ -51,10 +51,11 @@ class Job:
     """Partition, or virtual cluster: whose quota it counts against."""
     user: str = ""
     account: str = ""
+    qos: str = ""
     workload: str = ""
     """Names its curve and its class of locality."""
     weight: float = 0.0
-    """What QOS, nice and the like add to Slurm's priority."""
+    """What is added to Slurm's priority beside its own factors: minus nice, a site's factor."""
     deadline: float = math.nan
     gpus_least: int = 0
     gpus_most: int = 0
@@ -70,7 +71,7 @@ class Job:
         return self.work > 0
 
 
-_TEXTS: Final = ("gpu_type", "queue", "user", "account", "workload", "outcome")
+_TEXTS: Final = ("gpu_type", "queue", "user", "account", "qos", "workload", "outcome")
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,17 @@ class Trace:
     """Column -> its texts by code."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Why rows of the file are not in here -> how many."""
+    zero: float = 0.0
+    """The trace's zero in seconds since 1970; backfill rounds its plan to whole minutes of the clock."""
 
     @classmethod
-    def of(cls, jobs: Iterable[Job], name: str = "", left_out: Mapping[str, int] | None = None) -> Trace:
+    def of(
+        cls,
+        jobs: Iterable[Job],
+        name: str = "",
+        left_out: Mapping[str, int] | None = None,
+        zero: float = 0.0,
+    ) -> Trace:
         """From jobs in any order.
 
         >>> trace = Trace.of([Job(2, 60.0, 10.0, user="b"), Job(1, 0.0, 10.0, user="a")])
@@ -111,7 +120,7 @@ class Trace:
             else:
                 kind = {"int": np.int64, "bool": np.bool_}.get(str(one.type), np.float64)
                 columns[one.name] = np.array(values, kind)
-        return cls(name, columns, words, dict(left_out or {}))
+        return cls(name, columns, words, dict(left_out or {}), zero)
 
     def __len__(self) -> int:
         return len(self.columns["job"])
