@@ -141,6 +141,14 @@ class Trace:
         }
         return Job(**told)
 
+    def only(self, rows: NDArray[np.bool_], why: str) -> Trace:
+        """The jobs of these rows; the others are left out for this reason."""
+        left = dict(self.left_out)
+        if gone := len(self) - int(rows.sum()):
+            left[why] = left.get(why, 0) + gone
+        columns = {name: column[rows] for name, column in self.columns.items()}
+        return Trace(self.name, columns, self.words, left, self.zero)
+
     def __iter__(self) -> Iterator[Job]:
         return (self.job(row) for row in range(len(self)))
 
