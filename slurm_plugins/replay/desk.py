@@ -1,0 +1,294 @@
+"""The state of a replay, and what a planner may do with it: start a job, stop one, ask to be woken."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import numpy as np
+
+from slurm_plugins.replay.attempts import Attempts
+from slurm_plugins.replay.needs import Level, Need, Needs, Parts, Rooms
+from slurm_plugins.replay.policy import Policy
+from slurm_plugins.replay.room import Room
+from slurm_plugins.replay.spread import slowdown
+from slurm_plugins.replay.values import Cluster, Trace
+from slurm_plugins.replay.vectors import Vectors
+from slurm_plugins.replay.waits import Waits
+
+__all__ = ["Desk", "Planner"]
+
+_NAN: Final = float("nan")
+
+
+class Planner(Protocol):
+    """Who decides whom to start. It keeps the queue; the desk keeps what runs.
+
+    A minimal one, which starts whatever fits in the order of arrival::
+
+        class Eager:
+            def __init__(self, desk):
+                self.line = []
+            def queue(self, desk, job):
+                self.line.append(job)
+            def ended(self, desk, job):
+                pass
+            def plan(self, desk):
+                for job in list(self.line):
+                    parts = desk.find(job)
+                    if parts is not None:
+                        self.line.remove(job)
+                        desk.start(job, parts)
+            def cause(self, desk, job):
+                return desk.cause(job)
+    """
+
+    def queue(self, desk: Desk, job: int) -> None:
+        """A job may start from now on: it arrived, or its next run may queue."""
+        ...
+
+    def ended(self, desk: Desk, job: int) -> None:
+        """A run of the job ended; its place is free already."""
+        ...
+
+    def plan(self, desk: Desk) -> None:
+        """All that happens at this moment has been told: start whom you will. Also called when woken."""
+        ...
+
+    def cause(self, desk: Desk, job: int) -> str:
+        """Why a job like this one (same need, same queue) waits now, of `CAUSES`. Usually ``desk.cause(job)``."""
+        ...
+
+
+class Desk:
+    """Jobs are rows of the trace. Times are seconds; lists are by row."""
+
+    def __init__(self, trace: Trace, cluster: Cluster, policy: Policy, attempts: Attempts, seed: int) -> None:
+        self.trace, self.cluster, self.policy, self.seed = trace, cluster, policy, seed
+        count = len(trace)
+        self.now = 0.0
+        self.needs = Needs(trace, cluster)
+        self.room: Rooms
+        if self.needs.by_gpus_alone:
+            self.room = Room(cluster, policy.packing)
+        else:
+            self.room = Vectors(cluster, policy.packing)
+        self._smoked = bool(attempts.gpus.any())
+        self._settle(attempts)
+        listed = self.needs.listed
+        self.need: list[Need] = [listed[number] for number in self.needs.of.tolist()]
+        """What its present run asks for."""
+        self.queue_of: list[int] = trace["queue"].tolist()
+        """Code of its queue, into ``trace.words["queue"]``."""
+        self.limit: list[float] = trace["limit"].tolist()
+        self.arrival: list[float] = trace["arrival"].tolist()
+        self.level = Level.COMPACT if policy.locality != "none" else Level.ANY
+        # the run that is on or next, as a row of `attempts`
+        self._run: list[int] = attempts.offsets[:-1].tolist()
+        self._last: list[int] = (attempts.offsets[1:] - 1).tolist()
+        self._work: list[float] = attempts.work.tolist()
+        self._delay: list[float] = attempts.delay.tolist()
+        self._gpus: list[int] = attempts.gpus.tolist()
+        self._kept: list[bool] = attempts.kept.tolist()
+        self.left: list[float] = [0.0] * count
+        """Work left of its present run, at full speed; of one that runs, as of its last start."""
+        self.where: dict[int, Parts] = {}
+        """Those that run -> where."""
+        self.began: list[float] = [_NAN] * count
+        """When it last began to run."""
+        self.due: list[float] = [_NAN] * count
+        """When its present run will end, unless it is stopped."""
+        self.pace: list[float] = [1.0] * count
+        self._again: dict[int, float] = {}  # stopped -> what its next start costs
+        self._cost: dict[int, float] = {}
+        self.events: list[tuple[float, int]] = []
+        self._count = count
+        self._woken = -1.0
+        self._nothing_yet(count)
+        self.out_of_order = 0
+        self.why: dict[int, str] = {}
+        self.waits = Waits(self)
+
+    def _nothing_yet(self, count: int) -> None:
+        """What came of each job so far."""
+        self.started: list[float] = [_NAN] * count
+        self.finished: list[float] = [_NAN] * count
+        self.run_s: list[float] = [0.0] * count
+        self.gpu_s: list[float] = [0.0] * count
+        self.lost_gpu_s: list[float] = [0.0] * count
+        self.tries: list[int] = [0] * count
+        self.on_nodes: list[int] = [0] * count
+        self.on_leaves: list[int] = [0] * count
+
+    def _settle(self, attempts: Attempts) -> None:
+        """What each need finds on the cluster while it is idle, those of smoke runs too."""
+        self.needs.settle(self.room)
+        if self._smoked:
+            whole = np.repeat(self.needs.of, np.diff(attempts.offsets))
+            for number, gpus in np.unique(np.stack([whole, attempts.gpus]), axis=1).T.tolist():
+                if gpus:
+                    self.needs.smaller(self.needs.listed[number], gpus)
+            self.needs.settle(self.room)
+
+    # -- for planners
+
+    def find(self, job: int, level: Level | None = None) -> Parts | None:
+        """A place for the job at the policy's level, or another; None: there is none."""
+        return self.room.find(self.need[job], self.level if level is None else level)
+
+    def start(self, job: int, parts: Parts, pace: float = 0.0) -> None:
+        """It runs on these parts from now on, `pace` of full speed (0: as the spread of its place has it)."""
+        need = self.need[job]
+        self.room.take(parts, need)
+        self.where[job] = parts
+        now = self.now
+        leaves = 1 if len(parts) < 2 else self.room.leaves(parts)
+        if not pace:
+            pace = 1.0
+            if self.policy.slowdown and (len(parts) > need.nodes or leaves > need.leaves):
+                pace = 1 / slowdown(self._workload(job), need.nodes, len(parts), leaves, need.leaves)
+        extra = 0.0
+        if self._again:
+            extra = self._cost[job] = self._again.pop(job, 0.0)
+        if self.tries[job] == 0:
+            self.started[job] = now
+            self.waits.over(job)
+        self.tries[job] += 1
+        self.began[job] = now
+        self.pace[job] = pace
+        self.on_nodes[job], self.on_leaves[job] = len(parts), leaves
+        due = self.due[job] = now + extra + self.left[job] / pace
+        heapq.heappush(self.events, (due, job))
+
+    def stop(self, job: int) -> None:
+        """It is preempted: what it did stays done, its next start costs `Policy.restart_s`."""
+        done = self._off(job)
+        cost = self._cost.pop(job, 0.0)
+        self.left[job] = max(self.left[job] - max(done - cost, 0.0) * self.pace[job], 0.0)
+        gpus = self.need[job].gpus
+        self.lost_gpu_s[job] += min(done, cost) * gpus
+        self._again[job] = self.policy.restart_s
+        self.due[job] = _NAN
+
+    def wake(self, when: float) -> None:
+        """`plan` is called at that time, whatever happens."""
+        if when > self.now and when != self._woken:
+            self._woken = when
+            heapq.heappush(self.events, (when, 2 * self._count))
+
+    def cause(self, job: int) -> str:
+        """Why a job that asks for this waits: by what is free."""
+        need = self.need[job]
+        if need.gpus and self.room.free_for(need) < need.gpus:
+            return "resources"
+        if self.room.fits(need, self.level):
+            return "order"
+        return "fragmentation" if need.gpus else "resources"
+
+    def attained(self, job: int) -> float:
+        """GPU-seconds that it has had, of all its runs."""
+        running = (self.now - self.began[job]) * self.need[job].gpus if job in self.where else 0.0
+        return self.gpu_s[job] + running
+
+    def remaining(self, job: int) -> float:
+        """Seconds that it would need from now on at its present pace."""
+        return self.due[job] - self.now if job in self.where else self.left[job] + self._again.get(job, 0.0)
+
+    def _workload(self, job: int) -> str:
+        return self.trace.words["workload"][int(self.trace["workload"][job])]
+
+    # -- for the engine
+
+    def _off(self, job: int) -> float:
+        parts, need = self.where.pop(job), self.need[job]
+        self.room.give(parts, need)
+        done = self.now - self.began[job]
+        self.run_s[job] += done
+        self.gpu_s[job] += done * need.gpus
+        return done
+
+    def end(self, job: int) -> bool:
+        """A run ended; True when the job queues for another."""
+        run = self._run[job]
+        done = self._off(job)
+        if self._cost:
+            self.lost_gpu_s[job] += min(self._cost.pop(job, 0.0), done) * self.need[job].gpus
+        if not self._kept[run]:
+            self.lost_gpu_s[job] += done * self.need[job].gpus
+        if run == self._last[job]:
+            self.finished[job] = self.now
+            return False
+        self._run[job] = run + 1
+        return True
+
+    def ready(self, job: int) -> None:
+        """Set out its next run."""
+        run = self._run[job]
+        self.left[job] = self._work[run]
+        if self._smoked:
+            whole = self.needs.listed[int(self.needs.of[job])]
+            self.need[job] = self.needs.smaller(whole, self._gpus[run] or whole.gpus)
+
+    def run(self, planner: Planner, tick: Callable[[int], None] | None = None) -> None:
+        """Until nothing is left to happen. `tick` is told how many jobs have arrived."""
+        count, events, arrival = self._count, self.events, self.arrival
+        coming = [job for job in range(count) if self._runs(job)]
+        coming.reverse()
+        waits = self.waits
+        inf = float("inf")
+        due, later = self.due, 2 * count
+        while coming or events:
+            at = arrival[coming[-1]] if coming else inf
+            now = at if not events or at < events[0][0] else events[0][0]
+            self.now = now
+            changed = False
+            while events and events[0][0] == now:
+                _, code = heapq.heappop(events)
+                if code < count:
+                    if due[code] != now:
+                        continue  # it was stopped meanwhile
+                    again = self.end(code)
+                    due[code] = _NAN
+                    planner.ended(self, code)
+                    if again:
+                        delay = self._delay[self._run[code]]
+                        if delay > 0:
+                            heapq.heappush(events, (now + delay, count + code))
+                        else:
+                            self.ready(code)
+                            planner.queue(self, code)
+                elif code < later:
+                    job = code - count
+                    self.ready(job)
+                    planner.queue(self, job)
+                    if not self.tries[job]:
+                        waits.fresh.append(job)
+                changed = True
+            while coming and arrival[coming[-1]] == now:
+                job = coming.pop()
+                delay = self._delay[self._run[job]]
+                if delay > 0:
+                    heapq.heappush(events, (now + delay, count + job))
+                    waits.delayed[job] = delay
+                else:
+                    self.ready(job)
+                    planner.queue(self, job)
+                    waits.fresh.append(job)
+                changed = True
+            if changed:
+                planner.plan(self)
+                waits.look(planner)
+                if tick is not None:
+                    tick(count - len(coming))
+
+    def _runs(self, job: int) -> bool:
+        if self.need[job].why:
+            self.why[job] = self.need[job].why
+            return False
+        if self._run[job] > self._last[job]:
+            self.why[job] = (
+                "it did not run in the trace" if not self.trace["work"][job] else "given up before it ran"
+            )
+            return False
+        return True

@@ -1,0 +1,171 @@
+"""A policy as a value, and as the short text of the command line.
+
+>>> Policy.parse("fifo+pack").order, Policy.parse("philly+retries=5").retries
+('fifo', 5)
+>>> str(Policy.parse("fifo+easy"))
+'fifo+easy'
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+__all__ = ["PRESETS", "WORDS", "Policy", "PolicyError"]
+
+
+class PolicyError(ValueError):
+    """A text that is no policy; `word` is the part at fault."""
+
+    def __init__(self, word: str, why: str) -> None:
+        super().__init__(f"{word!r}: {why}")
+        self.word = word
+
+
+CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "order": ("fifo", "srtf", "las", "ftf", "fair_share", "slurm"),
+    "backfill": ("none", "skip", "easy"),
+    "packing": ("pack", "rank", "spread"),
+    "locality": ("none", "strict", "relaxed"),
+    "quotas": ("off", "on", "lending"),
+    "tuning": ("none", "proportional", "greedy", "tune", "fill"),
+    "scaling": ("none", "elastic"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Who goes first, where, and what may be taken back. Times are seconds."""
+
+    name: str = ""
+    order: str = "fifo"
+    """fifo; srtf, shortest remaining time; las, least attained service (GPU-seconds); ftf, finish-time fairness;
+    fair_share, the queue that has least of its quota; slurm, multifactor priority."""
+    backfill: str = "none"
+    """none: the first that does not fit holds up the rest. skip: whoever fits starts. easy: whoever does not put off
+    the first (Slurm's sched/backfill for order slurm)."""
+    packing: str = "pack"
+    """pack: the fullest node, or leaf, that holds it. rank: Philly's, emptiest leaf and node first, jobs of one GPU
+    packed. spread: the emptiest node, and no regard to leaves."""
+    locality: str = "none"
+    """none: the best there is at the moment. strict: only on as few nodes and leaves as can hold it. relaxed: strict,
+    and after so many retries, or the wait that locality is worth, anywhere."""
+    retries: int = 3
+    """Philly: attempts to get all GPUs together before the constraint is relaxed (the number is not published)."""
+    acquire_s: float = 150.0
+    """Philly: how long one attempt holds what it has got ("2-3 minutes")."""
+    backoff_s: float = 120.0
+    wait_s: float = math.nan
+    """Order fifo with locality relaxed: how long the first waits for a compact place; nan: what it is worth to it
+    (`decide.worth`)."""
+    quotas: str = "off"
+    """off; on: no queue gets more than its quota; lending: unused GPUs are lent, and taken back when needed."""
+    reclaim_at: float = 0.9
+    """Lent GPUs are taken back only while so large a part of all GPUs is in use (Philly)."""
+    preempt: bool = True
+    """Orders srtf, las and ftf may stop a running job."""
+    round_s: float = 300.0
+    """Preemption, and TUNE, act at rounds of so many seconds."""
+    restart_s: float = 60.0
+    """What stopping a job costs it when it runs again."""
+    las_levels: tuple[float, ...] = ()
+    """GPU-seconds at which a job falls to the next queue (Tiresias); empty: no queues, least first."""
+    tuning: str = "none"
+    scaling: str = "none"
+    slowdown: bool = True
+    """Jobs run slower when spread; False: placement costs nothing, as in Synergy's simulator."""
+
+    def __post_init__(self) -> None:
+        for field, choices in CHOICES.items():
+            if getattr(self, field) not in choices:
+                raise PolicyError(str(getattr(self, field)), f"{field} is one of {', '.join(choices)}")
+        for field in ("acquire_s", "backoff_s", "restart_s"):
+            if not 0 <= getattr(self, field) < math.inf:
+                raise PolicyError(field, f"{getattr(self, field)} is not a time in seconds")
+        if not 0 < self.round_s < math.inf:
+            raise PolicyError("round_s", f"a round of {self.round_s} s")
+        if self.retries < 0 or not 0 <= self.reclaim_at <= 1 or self.wait_s < 0:
+            raise PolicyError("retries", "retries and wait are at least 0, reclaim is a share from 0 to 1")
+
+    @classmethod
+    def parse(cls, text: str) -> Policy:
+        """Words joined by "+": a preset or an order first, then what differs; ``key=value`` for numbers.
+
+        Raises PolicyError, which names the word.
+        """
+        given: dict[str, Any] = {}
+        for word in text.strip().lower().split("+"):
+            key, equals, value = word.strip().partition("=")
+            if equals:
+                given.update(_number(key, value))
+            elif key in PRESETS or key in WORDS:
+                given.update(PRESETS.get(key) or WORDS[key])
+            else:
+                known = ", ".join((*PRESETS, *WORDS, *(f"{number}=" for number in _NUMBERS)))
+                raise PolicyError(word, f"no word of a policy; known: {known}")
+        return cls(text.strip().lower(), **given)
+
+    def __str__(self) -> str:
+        return self.name or self.order
+
+
+WORDS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "fifo": {"order": "fifo"},
+    "srtf": {"order": "srtf"},
+    "las": {"order": "las"},
+    "ftf": {"order": "ftf"},
+    "fair": {"order": "fair_share"},
+    "multifactor": {"order": "slurm"},
+    "none": {"backfill": "none"},
+    "skip": {"backfill": "skip"},
+    "easy": {"backfill": "easy"},
+    "pack": {"packing": "pack"},
+    "rank": {"packing": "rank"},
+    "spread": {"packing": "spread"},
+    "anywhere": {"locality": "none"},
+    "strict": {"locality": "strict"},
+    "relax": {"locality": "relaxed"},
+    "quotas": {"quotas": "on"},
+    "lend": {"quotas": "lending"},
+    "noquotas": {"quotas": "off"},
+    "keep": {"preempt": False},
+    "even": {"slowdown": False},
+    "proportional": {"tuning": "proportional"},
+    "greedy": {"tuning": "greedy"},
+    "tune": {"tuning": "tune"},
+    "fill": {"tuning": "fill"},
+    "elastic": {"scaling": "elastic"},
+}
+"""Word -> the fields that it sets."""
+
+PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "slurm": {"order": "slurm", "backfill": "easy"},
+    "philly": {"order": "fair_share", "packing": "rank", "locality": "relaxed", "quotas": "lending"},
+    "tiresias": {"order": "las", "las_levels": (3600.0, 36000.0)},
+    "synergy": {"order": "srtf", "tuning": "tune", "slowdown": False},
+}
+
+_NUMBERS: Final[Mapping[str, tuple[str, type]]] = {
+    "retries": ("retries", int),
+    "acquire": ("acquire_s", float),
+    "backoff": ("backoff_s", float),
+    "wait": ("wait_s", float),
+    "reclaim": ("reclaim_at", float),
+    "round": ("round_s", float),
+    "restart": ("restart_s", float),
+}
+
+
+def _number(key: str, value: str) -> dict[str, Any]:
+    if key not in _NUMBERS:
+        raise PolicyError(key, f"no number of a policy; known: {', '.join(_NUMBERS)}")
+    field, kind = _NUMBERS[key]
+    try:
+        number = kind(value)
+    except ValueError:
+        raise PolicyError(f"{key}={value}", "not a number") from None
+    if math.isnan(number):
+        raise PolicyError(f"{key}={value}", "not a number")
+    return {field: number}
