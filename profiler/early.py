@@ -21,12 +21,28 @@ from typing import Final
 
 from profiler.wording import percent, span
 
-__all__ = ["MOST", "PRIOR_WEIGHT", "TABLE7", "History", "Reason", "merged", "philly", "price", "smoke_time"]
+__all__ = [
+    "MOST",
+    "PRIOR_WEIGHT",
+    "SEEN",
+    "TABLE7",
+    "History",
+    "Reason",
+    "merged",
+    "philly",
+    "price",
+    "smoke_time",
+]
 
 PRIOR_WEIGHT: Final = 50.0
 """Philly's word counts as that many failures."""
 MOST: Final = 0.7
 """Of the failures of the first hour, the share that a smoke run waits for."""
+SEEN: Final = (
+    "bad_arguments", "corrupt_input", "environment_error", "import_error", "missing_input", "permission_error",
+    "semantic_error", "syntax_error",
+)  # fmt: skip
+"""Reasons of the taxonomy that a smoke run can see: they do not depend on how many GPUs there are."""
 _EARLY: Final = 3600.0
 _FIRST: Final = 1.0  # seconds: nothing fails sooner
 _STEP: Final = 30.0
@@ -36,7 +52,10 @@ _LEAST_JOBS: Final = 20  # fewer say nothing about a share
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A row of Table 7: trials that failed, those of them with several GPUs, and percentiles of their run times (s)."""
+    """A row of Table 7: trials that failed, those of them with several GPUs, and percentiles of their run times (s).
+
+    And how many jobs had it, the trials with more than four GPUs, and the GPU-seconds that all trials held.
+    """
 
     name: str
     trials: int
@@ -44,6 +63,14 @@ class Reason:
     p50: float
     p90: float
     p95: float
+    jobs: int = 0
+    many: int = 0
+    gpu_seconds: float = 0.0
+
+    @property
+    def gpus(self) -> tuple[int, int, int]:
+        """Trials with one GPU, with two to four, and with more."""
+        return self.trials - self.several, self.several - self.many, self.many
 
     def failed(self, seconds: float) -> float:
         """The share of the trials that have failed after `seconds`.
@@ -61,35 +88,42 @@ class Reason:
         return 0.95
 
 
-def _minutes(name: str, trials: int, several: int, *times: float) -> Reason:
-    p50, p90, p95 = (minutes * 60 for minutes in times)
-    return Reason(name, trials, several, p50, p90, p95)
+def _row(
+    name: str,
+    jobs: int,
+    gpus: tuple[int, int, int],
+    minutes: tuple[float, float, float],
+    gpu_minutes: float,
+) -> Reason:
+    p50, p90, p95 = (one * 60 for one in minutes)
+    return Reason(name, sum(gpus), gpus[1] + gpus[2], p50, p90, p95, jobs, gpus[2], gpu_minutes * 60)
 
 
-# Jeon et al., "Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads", ATC'19, Table 7; minutes.
+# Jeon et al., "Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads", ATC'19, Table 7: jobs,
+# trials with 1, 2 to 4 and more GPUs, percentiles in minutes, GPU-minutes of all trials.
 TABLE7: Final = (
-    _minutes("CPU out of memory", 12076, 611, 13.45, 17.73, 33.97),
-    _minutes("Incorrect inputs", 9690, 3846, 1.87, 404.83, 2095.73),
-    _minutes("Semantic error", 2943, 1340, 2.72, 376.00, 1436.88),
-    _minutes("Core dump", 2912, 976, 0.85, 72.75, 431.65),
-    _minutes("Invalid mem access", 2602, 1890, 1.03, 403.50, 1357.38),
-    _minutes("Model ckpt error", 1995, 1252, 181.67, 3728.93, 8196.02),
-    _minutes("CUDA failure", 1484, 1351, 1.32, 19.87, 82.17),
-    _minutes("Syntax error", 1132, 352, 0.58, 5.02, 12.00),
-    _minutes("Traceback from crash", 777, 421, 1.02, 894.33, 1394.07),
-    _minutes("MPI error", 634, 178, 1.62, 3015.27, 5143.98),
-    _minutes("GPU out of memory", 487, 250, 18.53, 353.62, 2740.28),
-    _minutes("MPI runtime failure", 478, 238, 1389.48, 13778.60, 18090.88),
-    _minutes("Permission error", 299, 243, 1.00, 8.15, 15.85),
-    _minutes("Import error", 148, 40, 0.67, 4.58, 10.73),
-    _minutes("Job preempted", 147, 122, 559.08, 2682.85, 5892.23),
-    _minutes("CUDA init failed", 141, 125, 1.08, 2.18, 4.63),
-    _minutes("Model diverged", 84, 6, 1.48, 44.37, 76.53),
-    _minutes("CUDA ver. mismatch", 49, 48, 0.83, 1.65, 1.67),
-    _minutes("GPU ECC error", 10, 9, 26.82, 671.92, 2035.02),
-    _minutes("Output node error", 3, 0, 0.85, 0.95, 0.95),
-    _minutes("Cannot load libs", 1, 0, 0.12, 0.12, 0.12),
-    _minutes("No signature", 1684, 449, 1.87, 28.00, 95.17),
+    _row("CPU out of memory", 2803, (11465, 235, 376), (13.45, 17.73, 33.97), 3982320),
+    _row("Incorrect inputs", 4936, (5844, 2638, 1208), (1.87, 404.83, 2095.73), 11979474),
+    _row("Semantic error", 2049, (1603, 494, 846), (2.72, 376.00, 1436.88), 8442835),
+    _row("Core dump", 1784, (1936, 496, 480), (0.85, 72.75, 431.65), 1493632),
+    _row("Invalid mem access", 1235, (712, 774, 1116), (1.03, 403.50, 1357.38), 2352994),
+    _row("Model ckpt error", 948, (743, 384, 868), (181.67, 3728.93, 8196.02), 8080374),
+    _row("CUDA failure", 571, (133, 1153, 198), (1.32, 19.87, 82.17), 357119),
+    _row("Syntax error", 883, (780, 184, 168), (0.58, 5.02, 12.00), 130094),
+    _row("Traceback from crash", 271, (356, 277, 144), (1.02, 894.33, 1394.07), 863130),
+    _row("MPI error", 166, (456, 54, 124), (1.62, 3015.27, 5143.98), 613059),
+    _row("GPU out of memory", 261, (237, 70, 180), (18.53, 353.62, 2740.28), 1040249),
+    _row("MPI runtime failure", 420, (240, 141, 97), (1389.48, 13778.60, 18090.88), 7593398),
+    _row("Permission error", 151, (56, 202, 41), (1.00, 8.15, 15.85), 15185),
+    _row("Import error", 148, (108, 30, 10), (0.67, 4.58, 10.73), 10803),
+    _row("Job preempted", 95, (25, 95, 27), (559.08, 2682.85, 5892.23), 2338772),
+    _row("CUDA init failed", 69, (16, 66, 59), (1.08, 2.18, 4.63), 64512),
+    _row("Model diverged", 30, (78, 5, 1), (1.48, 44.37, 76.53), 2562),
+    _row("CUDA ver. mismatch", 49, (1, 1, 47), (0.83, 1.65, 1.67), 421),
+    _row("GPU ECC error", 10, (1, 5, 4), (26.82, 671.92, 2035.02), 23575),
+    _row("Output node error", 3, (3, 0, 0), (0.85, 0.95, 0.95), 2),
+    _row("Cannot load libs", 1, (1, 0, 0), (0.12, 0.12, 0.12), 0.12),
+    _row("No signature", 698, (1235, 294, 155), (1.87, 28.00, 95.17), 102138),
 )
 """All reasons; of a smoke run's point of view the run times of all failures, not only of those that it could see."""
 

@@ -8,15 +8,11 @@ from typing import Final
 from sqlalchemy import Connection, func, not_, or_, select
 
 from profiler.answers import EarlyFailures
+from profiler.early import SEEN
 from profiler.store.schema import job, verdict
 
 __all__ = ["LONG", "MOST", "SEEN", "SMOKE", "EarlyQuery"]
 
-SEEN: Final = (
-    "bad_arguments", "corrupt_input", "environment_error", "import_error", "missing_input", "permission_error",
-    "semantic_error", "syntax_error",
-)  # fmt: skip
-"""Reasons that do not depend on how many GPUs there are: design, Smoke."""
 LONG: Final = 600.0
 """Seconds that no smoke run lasts longer than: a job that ran for so long counts, however it ended."""
 MOST: Final = 20_000

@@ -31,6 +31,9 @@ def test_the_table_is_whole():
     assert len(TABLE7) == 22
     assert sum(row.trials for row in TABLE7) == 39_776
     assert sum(row.several for row in TABLE7) == 7_598 + 6_149
+    assert sum(row.many for row in TABLE7) == 6_149
+    assert sum(row.jobs for row in TABLE7) == 17_581
+    assert all(sum(row.gpus) == row.trials >= row.jobs for row in TABLE7)
 
 
 def test_the_table_is_the_papers():
@@ -44,6 +47,9 @@ def test_the_table_is_the_papers():
         for row, paper in zip(TABLE7, csv.DictReader(lines, delimiter="|"), strict=True):
             assert (row.name, row.trials) == (paper["reason"], int(paper["trials"]))
             assert row.several == int(paper["gpu2_4"]) + int(paper["gpu_gt4"])
+            assert row.gpus == tuple(int(paper[name]) for name in ("gpu1", "gpu2_4", "gpu_gt4"))
+            assert row.jobs == int(paper["jobs"])
+            assert row.gpu_seconds / 60 == pytest.approx(float(paper["rtf_x_demand"]), rel=1e-4)
             minutes = [float(paper[f"rtf_p{share}_min"]) for share in (50, 90, 95)]
             assert [row.p50 / 60, row.p90 / 60, row.p95 / 60] == pytest.approx(minutes)
 
