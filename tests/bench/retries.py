@@ -1,4 +1,4 @@
-"""What the table of retries is worth on Philly's failures: ``python -m tests.bench.retries [--table FILE] [--gate]``.
+"""What the table of retries is worth on Philly's failures: ``python -m tests.bench.retries [--gate]``.
 
 Each failed job of Table 7 is tried again by five rules, with the same hidden causes: never; everything three times, as
 clusters with a fixed number of retries do; by gsub's table and budgets, through the same `plan` as in production; by
@@ -6,37 +6,35 @@ these with `once` left to start where it failed; and by somebody who knows the c
 repeats that failed, and how many of the jobs were saved that another attempt could save, with 95 % of the seeds between
 the bounds; then the same with other suppositions.
 
-The table of failures is no part of gsub: --table, else philly_failures_table7.psv in $GSUB_DATA, else in shared/data
-beside the repository. --gate takes few seeds, fails when a direction is wrong, and passes with a sentence without data.
+--gate takes few seeds, and fails when a direction is wrong. `tests.bench.replay_failures` does the same over traces.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from typing import Final, TypeAlias
 
 import msgspec
 
+from profiler.early import TABLE7, Reason
 from profiler.resubmissions import Resubmission
 from prolog_epilog.failures.taxonomy import NO_SIGNATURE, REASONS
 from site_configs.site_model import Resubmit
+from slurm_plugins.replay.failing import ALIKE, QUEUE_S, SAME, Supposed, named
 from slurm_plugins.resubmit.plan import plan
 from slurm_plugins.resubmit.values import Attempt, Earlier, Failure, Memory, Past, Switches
-from tests.bench.retries_model import FailedJob, Model, Row, failed_jobs, read_table
+from tests.bench.retries_model import FailedJob, failed_jobs, hours_a_trial
 
-FILE: Final = "philly_failures_table7.psv"
 CLUSTER: Final = tuple(f"n{number}" for number in range(100))
 GPUS_A_NODE: Final = 8
 ASKED: Final = 32_768
-QUEUE_MIN: Final = 2.0
+QUEUE_MIN: Final = QUEUE_S / 60
 """Minutes from a requeue to its start, for every rule alike."""
-OUTAGE_MIN: Final = 10.0
+OUTAGE_MIN: Final = Supposed().outage_s / 60
 THREE: Final = 3
 
 
@@ -167,7 +165,7 @@ def tried(job: FailedJob, rule: Rule, seed: int, sums: Sums) -> None:
         if again is None:
             return
         clock += QUEUE_MIN + again.after_min
-        back = luck.random() < 0.5
+        back = luck.random() < SAME
         minutes, hours, ends_well = job.minutes, job.gpu_hours, False
         placed = nodes if back else tuple(luck.sample(CLUSTER, count))
         free = [node for node in CLUSTER if node not in again.avoid]
@@ -175,9 +173,10 @@ def tried(job: FailedJob, rule: Rule, seed: int, sums: Sums) -> None:
             placed = tuple(luck.sample(free, count))
         other = luck.random()  # drawn for all causes alike
         if job.cause == "chance":
-            ends_well = other < 0.8
-            minutes = job.minutes * 2 * other
-            hours = job.gpu_hours * 2 * other
+            ends_well = other < ALIKE
+            # a time of its own, as long as the first in the mean
+            own = 2 * (other - ALIKE) / (1 - ALIKE)
+            minutes, hours = job.minutes * own, job.gpu_hours * own
         elif job.cause == "outage":
             ends_well = clock > end_of_outage
         elif job.cause == "node":
@@ -204,7 +203,7 @@ RULES: Final[dict[str, Callable[[], Rule]]] = {
 }
 
 
-def lived(rows: Sequence[Row], model: Model, seed: int, share: float) -> dict[str, Sums]:
+def lived(rows: Sequence[Reason], model: Supposed, seed: int, share: float) -> dict[str, Sums]:
     """All failed jobs under each rule."""
     jobs = failed_jobs(rows, model, Random(seed), share)
     found = {}
@@ -261,13 +260,13 @@ def of_three(lives: Sequence[dict[str, Sums]]) -> tuple[list[float], list[float]
     return less, kept, [ours.saved_as_is / theirs.saved_as_is for ours, theirs in pairs]
 
 
-def counted(rows: Sequence[Row]) -> str:
+def counted(rows: Sequence[Reason]) -> str:
     """What the table of failures says by itself, with no supposition but that a repeat costs its reason's mean."""
-    hours = sum(row.gpu_minutes for row in rows) / 60
+    hours = sum(row.gpu_seconds for row in rows) / 3600
     repeats = [(row, row.trials - row.jobs) for row in rows]
-    never_again = [(row, count) for row, count in repeats if REASONS[row.reason].retry == "never"]
+    never_again = [(row, count) for row, count in repeats if REASONS[named(row, "always")].retry == "never"]
     count = sum(count for _, count in never_again)
-    saved = sum(row.gpu_hours_a_trial * count for row, count in never_again)
+    saved = sum(hours_a_trial(row) * count for row, count in never_again)
     return (
         f"{sum(row.trials for row in rows):,} attempts of {sum(row.jobs for row in rows):,} jobs (a job once for each "
         f"of its reasons) held {hours:,.0f} GPU-hours and failed. {count:,} of them repeated a reason that gsub never "
@@ -276,37 +275,24 @@ def counted(rows: Sequence[Row]) -> str:
 
 
 OTHERWISE: Final = {
-    "as supposed": Model(),
-    "verdicts right 7 times in 10": Model(accuracy=0.7),
-    "every verdict right": Model(accuracy=1.0),
-    "half as much can be saved": Model(recoverable=0.5),
-    "twice as much can be saved": Model(recoverable=2.0),
+    "as supposed": Supposed(),
+    "verdicts right 7 times in 10": Supposed(accuracy=0.7),
+    "every verdict right": Supposed(accuracy=1.0),
+    "half as much can be saved": Supposed(recoverable=0.5),
+    "twice as much can be saved": Supposed(recoverable=2.0),
 }
-
-
-def data(given: str | None) -> Path:
-    """Where the table of failures is."""
-    if given:
-        return Path(given)
-    folder = os.environ.get("GSUB_DATA")
-    return (Path(folder) if folder else Path(__file__).parents[3] / "shared" / "data") / FILE
 
 
 def main() -> int:
     """Measure, print, and with --gate judge."""
     parser = argparse.ArgumentParser(description="What the table of retries is worth on Philly's failures.")
-    parser.add_argument("--table", help=f"{FILE}; see above where it is looked for")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--share", type=float, default=0.1, help="of each reason's jobs")
     parser.add_argument("--gate", action="store_true", help="few seeds; fail when a direction is wrong")
     options = parser.parse_args()
-    path = data(options.table)
-    if not path.exists():
-        print(f"retries: skipped, there is no {path.name} here (--table FILE, or GSUB_DATA)")
-        return 0
-    rows = read_table(path)
+    rows = TABLE7
     seeds, share = (4, 0.05) if options.gate else (options.seeds, options.share)
-    lives = [lived(rows, Model(), seed, share) for seed in range(seeds)]
+    lives = [lived(rows, Supposed(), seed, share) for seed in range(seeds)]
     print(counted(rows), "", *report(lives, share), "", sep="\n")
     if options.gate:
         return judged(lives)
@@ -317,7 +303,7 @@ def main() -> int:
         sep="\n",
     )
     for name, model in OTHERWISE.items():
-        one = lives if model == Model() else [lived(rows, model, seed, share) for seed in range(seeds)]
+        one = lives if model == Supposed() else [lived(rows, model, seed, share) for seed in range(seeds)]
         less, kept, as_is = of_three(one)
         print(
             f"| {name} | {shown([100 * part for part in less])} % less | x{shown(kept, '{:.2f}')} "

@@ -6,8 +6,9 @@ from random import Random
 
 import pytest
 
-from prolog_epilog.failures.taxonomy import REASONS
+from profiler.early import Reason
 from site_configs.site_model import Resubmit
+from slurm_plugins.replay.failing import Supposed
 from tests.bench.retries import (
     RULES,
     Sums,
@@ -20,25 +21,22 @@ from tests.bench.retries import (
     three_times,
     tried,
 )
-from tests.bench.retries_model import CAUSES, FailedJob, Model, Row, failed_jobs, read_table
+from tests.bench.retries_model import FailedJob, failed_jobs
 
-HEADER = (
-    "reason|category|trials|jobs|users|rtf_p50_min|rtf_p90_min|rtf_p95_min|rtf_total_pct|gpu1|gpu2_4|gpu_gt4"
-    "|rtf_x_demand|rtf_x_demand_pct"
-)
-LINES = (
-    "Syntax error|IF,U|200|100|10|0.6|5.0|12.0|0.2|80|10|10|60000|1",
-    "CPU out of memory|AE,U|300|100|10|13.5|17.7|34.0|6.6|90|5|5|120000|8",
-    "GPU ECC error|AE|150|100|2|26.8|671.9|2035.0|0.03|20|30|50|600000|1",
-    "MPI error|IF|150|100|2|1.6|301.0|514.0|3.7|50|25|25|90000|1",
-)
+
+def row(name: str, jobs: int, gpus: tuple[int, int, int], minutes, gpu_minutes: float) -> Reason:
+    p50, p90, p95 = (60.0 * one for one in minutes)
+    return Reason(name, sum(gpus), sum(gpus[1:]), p50, p90, p95, jobs, gpus[2], 60.0 * gpu_minutes)
 
 
 @pytest.fixture
-def rows(tmp_path) -> tuple[Row, ...]:
-    path = tmp_path / "table.psv"
-    path.write_text("\n".join((HEADER, *LINES)) + "\n", encoding="utf-8")
-    return read_table(path)
+def rows() -> tuple[Reason, ...]:
+    return (
+        row("Syntax error", 100, (160, 20, 20), (0.6, 5.0, 12.0), 60000),
+        row("CPU out of memory", 100, (270, 15, 15), (13.5, 17.7, 34.0), 120000),
+        row("GPU ECC error", 100, (30, 45, 75), (26.8, 671.9, 2035.0), 600000),
+        row("MPI error", 100, (76, 37, 37), (1.6, 301.0, 514.0), 90000),
+    )
 
 
 def job(cause: str, reason: str, *, gpus: int = 1, needs: float = 1.0, most: float = 8.0) -> FailedJob:
@@ -52,19 +50,13 @@ def after(one: FailedJob, rule) -> Sums:
     return sums
 
 
-def test_each_reason_of_the_paper_has_causes_and_a_name():
-    philly = {one.philly for one in REASONS.values()} - {""}
-    assert philly == set(CAUSES)
-    assert all(sum(shares.values()) == pytest.approx(1) for shares in CAUSES.values())
-
-
 def test_the_hours_are_the_table_s(rows):
-    jobs = failed_jobs(rows, Model(), Random(1))
+    jobs = failed_jobs(rows, Supposed(), Random(1))
     for row in rows:
         hours = [one.gpu_hours for one in jobs if one.name == row.name]
         assert len(hours) == row.jobs
-        assert sum(hours) / len(hours) == pytest.approx(row.gpu_minutes / row.trials / 60)
-    minutes = sorted(one.minutes for one in failed_jobs(rows[:1], Model(), Random(2), share=100))
+        assert sum(hours) / len(hours) == pytest.approx(row.gpu_seconds / row.trials / 3600)
+    minutes = sorted(one.minutes for one in failed_jobs(rows[:1], Supposed(), Random(2), share=100))
     assert minutes[len(minutes) // 2] == pytest.approx(0.6, rel=0.1)
     assert minutes[len(minutes) * 9 // 10] == pytest.approx(5.0, rel=0.15)
 
@@ -92,7 +84,7 @@ def test_a_broken_node_is_left_by_the_table():
 
 
 def test_who_knows_the_cause_saves_all_that_can_be(rows):
-    life = lived(rows, Model(), 3, 1.0)
+    life = lived(rows, Supposed(), 3, 1.0)
     assert set(life) == set(RULES)
     assert life["who knows the cause"].saved == life["none"].recoverable
     assert life["none"].saved == 0
@@ -100,12 +92,12 @@ def test_who_knows_the_cause_saves_all_that_can_be(rows):
 
 
 def test_the_same_seed_is_the_same_life(rows):
-    assert lived(rows, Model(), 5, 0.5) == lived(rows, Model(), 5, 0.5)
-    assert lived(rows, Model(), 5, 0.5) != lived(rows, Model(), 6, 0.5)
+    assert lived(rows, Supposed(), 5, 0.5) == lived(rows, Supposed(), 5, 0.5)
+    assert lived(rows, Supposed(), 5, 0.5) != lived(rows, Supposed(), 6, 0.5)
 
 
 def test_the_gate_fails_where_the_table_is_no_better(rows, capsys):
-    life = lived(rows, Model(), 7, 0.5)
+    life = lived(rows, Supposed(), 7, 0.5)
     assert judged([life]) == 0
     assert judged([life | {"gsub's table": life["everything 3 times"]}]) == 1
     assert "no better" in capsys.readouterr().err
