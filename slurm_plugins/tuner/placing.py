@@ -1,16 +1,19 @@
-"""Synergy's placement of a round: PROPORTIONAL, GREEDY, TUNE, and FILL, which hands out what TUNE leaves.
+"""Synergy's placement of a round: PROPORTIONAL, GREEDY and TUNE, and what every placing needs.
 
 Source: Synergy (OSDI'22), section 4, and the artifact's `resources/cluster.py` for what the paper leaves open.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from slurm_plugins.tuner.values import Curve, Shape, Share
+from slurm_plugins.tuner.values import Curve, Shape, Share, Two
 
-_EPS = 1e-6
+_EPS = 1e-4  # CPUs or GB: what sums of shares may be off by
+NOTHING = Share(0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -35,68 +38,151 @@ class Placed:
 @dataclass(slots=True)
 class _Server:
     gpus: int
-    cpus: float
-    memory: float
+    left: tuple[float, float]
+    """CPUs and GB, to 6 digits, so that equal ones are equal."""
     jobs: dict[int, Placed] = field(default_factory=dict)
 
     def most(self, share: Share) -> int:
         """How many GPUs with that share still fit."""
-        by_cpus = self.gpus if share.cpus <= 0 else int((self.cpus + _EPS) / share.cpus)
-        by_memory = self.gpus if share.memory <= 0 else int((self.memory + _EPS) / share.memory)
-        return min(self.gpus, by_cpus, by_memory)
+        return _most(self.gpus, *self.left, share)
+
+
+def _most(gpus: int, cpus: float, memory: float, share: Share) -> int:
+    by_cpus = gpus if share.cpus <= 0 else int((cpus + _EPS) / share.cpus)
+    by_memory = gpus if share.memory <= 0 else int((memory + _EPS) / share.memory)
+    return min(gpus, by_cpus, by_memory)
 
 
 class Cluster:
-    """Alike servers and what runs on them in one round."""
+    """Alike servers and what runs on them.
+
+    Servers that have the same left are one entry of `_alike`: by free GPUs, then (CPUs, GB) -> a set of servers, kept
+    as the bits of an integer. So a search looks at what differs, and 512 servers cost little more than 16.
+    """
 
     def __init__(self, servers: int, shape: Shape) -> None:
         self.shape = shape
         self.fair = shape.proportional
-        self.servers = [_Server(shape.gpus, shape.cpus, shape.memory) for _ in range(servers)]
+        full = (round(shape.cpus, 6), round(shape.memory, 6))
+        self.servers = [_Server(shape.gpus, full) for _ in range(servers)]
         self.placed: dict[int, Placed] = {}
-        self._best: dict[int, tuple[Share, float, Share, float]] = {}
+        self._alike: list[dict[tuple[float, float], int]] = [{} for _ in range(shape.gpus + 1)]
+        self._alike[shape.gpus][full] = (1 << servers) - 1
+        self._refused: set[tuple[int, Share]] = set()
 
-    def known(self, curve: Curve) -> tuple[Share, float, Share, float]:
-        """Best share and its speed, floor and its speed; worked out once a curve."""
-        found = self._best.get(id(curve))
-        if found is None:
-            best, floor = curve.best(), curve.floor(self.fair)
-            found = self._best[id(curve)] = (best, curve.speed(best), floor, curve.speed(floor))
-        return found
+    def two(self, request: Request) -> Two:
+        """The job's two speeds on these servers."""
+        return request.curve.two(request.gpus, self.shape)
 
-    def room(self, gpus: int, share: Share) -> dict[int, int] | None:
-        """GPUs by server: the fullest server that holds all, else as few as can be; None when none do."""
-        fits = [(s.gpus, s.cpus, s.memory, i) for i, s in enumerate(self.servers) if s.most(share) >= gpus]
-        if fits:
-            return {min(fits)[3]: gpus}
-        if gpus == 1:
+    def fewest_free(self, gpus: int) -> dict[int, int] | None:
+        """Of the servers with the fewest free GPUs that are enough, the one with the lowest number."""
+        for alike in self._alike[gpus:]:
+            if alike:
+                return {_low(functools.reduce(operator.or_, alike.values())): gpus}
+        return None
+
+    def room(self, gpus: int, share: Share, *, first: bool = False) -> dict[int, int] | None:
+        """GPUs by server: the server with the least left that holds all, else as few servers as can be; None when
+        none do. With `first` the server with the lowest number."""
+        if (gpus, share) in self._refused:
             return None
+        server = self._one(gpus, share, first)
+        if server is not None:
+            return {server: gpus}
+        parts = self._several(gpus, share) if gpus > 1 else None
+        if parts is None:
+            self._refused.add((gpus, share))
+        return parts
+
+    def _one(self, gpus: int, share: Share, first: bool) -> int | None:
+        cpus, memory = gpus * share.cpus - _EPS, gpus * share.memory - _EPS
+        lowest = 0
+        for alike in self._alike[gpus:]:
+            least: tuple[float, float] | None = None
+            for left in alike:
+                if left[0] >= cpus and left[1] >= memory:
+                    if first:
+                        lowest |= alike[left]
+                    elif least is None or left < least:
+                        least = left
+            if least is not None:
+                return _low(alike[least])
+        return _low(lowest) if lowest else None
+
+    def _several(self, gpus: int, share: Share) -> dict[int, int] | None:
+        """Fewest servers: the roomiest first, and the last part where it leaves least."""
+        groups = [
+            (_most(free, cpus, memory, share), servers)
+            for free, alike in enumerate(self._alike)
+            for (cpus, memory), servers in alike.items()
+        ]
         parts: dict[int, int] = {}
-        for most, i in sorted(((s.most(share), -i) for i, s in enumerate(self.servers)), reverse=True):
-            if gpus and most:
-                parts[-i] = min(most, gpus)
-                gpus -= parts[-i]
-        return None if gpus else parts
+        for most, servers in sorted(groups, key=lambda group: -group[0]):
+            for server in _bits(servers):
+                if not most or not gpus:
+                    break
+                parts[server] = min(most, gpus)
+                gpus -= parts[server]
+        if gpus:
+            return None
+        last, rest = parts.popitem()
+        tight = [group for group in groups if group[0] >= rest]
+        for _, servers in sorted(tight, key=lambda group: group[0]):
+            others = [server for server in _bits(servers) if server not in parts]
+            if others:
+                last = others[0]
+                break
+        return parts | {last: rest}
 
     def put(self, request: Request, parts: dict[int, int], share: Share, speed: float) -> None:
         """Take the resources; the caller has looked that they are there."""
         placed = self.placed[request.job] = Placed(request, parts, share, speed)
-        for i, gpus in parts.items():
-            server = self.servers[i]
-            server.gpus -= gpus
-            server.jobs[request.job] = placed
-        self._charge(parts, share, 1)
+        for server, gpus in parts.items():
+            self._charge(server, gpus, share)
+            self.servers[server].jobs[request.job] = placed
+
+    def take(self, job: int) -> None:
+        """A job leaves."""
+        placed = self.placed.pop(job)
+        for server, gpus in placed.parts.items():
+            self._charge(server, -gpus, placed.share)
+            del self.servers[server].jobs[job]
+        self._refused.clear()
 
     def change(self, placed: Placed, share: Share, speed: float) -> None:
         """Give a job that stays where it is another share."""
-        self._charge(placed.parts, placed.share, -1)
-        self._charge(placed.parts, share, 1)
+        more = Share(share.cpus - placed.share.cpus, share.memory - placed.share.memory)
+        for server, gpus in placed.parts.items():
+            self._charge(server, gpus, more, gpus=0)
         placed.share, placed.speed = share, speed
+        if more.cpus < 0 or more.memory < 0:
+            self._refused.clear()
 
-    def _charge(self, parts: dict[int, int], share: Share, sign: int) -> None:
-        for i, gpus in parts.items():
-            self.servers[i].cpus -= sign * gpus * share.cpus
-            self.servers[i].memory -= sign * gpus * share.memory
+    def _charge(self, server: int, times: int, share: Share, gpus: int | None = None) -> None:
+        one, bit = self.servers[server], 1 << server
+        alike = self._alike[one.gpus]
+        if alike[one.left] == bit:
+            del alike[one.left]
+        else:
+            alike[one.left] ^= bit
+        one.gpus -= times if gpus is None else gpus
+        one.left = left = (
+            round(one.left[0] - times * share.cpus, 6),
+            round(one.left[1] - times * share.memory, 6),
+        )
+        alike = self._alike[one.gpus]
+        alike[left] = alike.get(left, 0) | bit
+
+
+def _low(servers: int) -> int:
+    return (servers & -servers).bit_length() - 1
+
+
+def _bits(servers: int) -> Iterator[int]:
+    while servers:
+        low = servers & -servers
+        yield low.bit_length() - 1
+        servers ^= low
 
 
 Placing = Callable[[Sequence[Request], int, Shape], dict[int, Placed]]
@@ -108,7 +194,7 @@ def proportional(requests: Sequence[Request], servers: int, shape: Shape) -> dic
     for request in requests:
         parts = cluster.room(request.gpus, cluster.fair)
         if parts is not None:
-            cluster.put(request, parts, cluster.fair, cluster.known(request.curve)[3])
+            cluster.put(request, parts, cluster.fair, cluster.two(request).fair)
     return cluster.placed
 
 
@@ -116,10 +202,10 @@ def greedy(requests: Sequence[Request], servers: int, shape: Shape) -> dict[int,
     """First fit of the whole best-case vector; a job that does not fit waits (Synergy 4.1)."""
     cluster = Cluster(servers, shape)
     for request in requests:
-        share, speed, _, _ = cluster.known(request.curve)
-        parts = cluster.room(request.gpus, share)
+        two = cluster.two(request)
+        parts = cluster.room(request.gpus, two.best, first=True)
         if parts is not None:
-            cluster.put(request, parts, share, speed)
+            cluster.put(request, parts, two.best, two.fast)
     return cluster.placed
 
 
@@ -131,36 +217,59 @@ def tune(requests: Sequence[Request], servers: int, shape: Shape) -> dict[int, P
     Raises:
         ValueError: more GPUs are asked for than there are.
     """
-    return _tuned(requests, servers, shape).placed
+    cluster = checked(requests, servers, shape)
+    for request in sorted(requests, key=lambda one: demand(cluster, one)):
+        seat(cluster, request)
+    return cluster.placed
 
 
-def tune_in_order(requests: Sequence[Request], servers: int, shape: Shape) -> dict[int, Placed]:
-    """TUNE as the artifact runs it: jobs are placed in the queue's order, where the paper sorts by demand."""
-    return _tuned(requests, servers, shape, by_demand=False).placed
+def tune_as_shipped(requests: Sequence[Request], servers: int, shape: Shape) -> dict[int, Placed]:
+    """TUNE as the artifact runs it: jobs in the queue's order, each on the first server that holds it, where the paper
+    sorts by demand and takes the fullest.
+
+    Raises:
+        ValueError: more GPUs are asked for than there are.
+    """
+    cluster = checked(requests, servers, shape)
+    for request in requests:
+        seat(cluster, request, first=True)
+    return cluster.placed
 
 
-def _tuned(requests: Sequence[Request], servers: int, shape: Shape, by_demand: bool = True) -> Cluster:
+def checked(requests: Sequence[Request], servers: int, shape: Shape) -> Cluster:
+    """An empty cluster on which all of these can run.
+
+    Raises:
+        ValueError: more GPUs are asked for than there are.
+    """
     if sum(request.gpus for request in requests) > servers * shape.gpus:
         raise ValueError(f"{len(requests)} jobs ask for more GPUs than {servers} x {shape.gpus}")
-    cluster = Cluster(servers, shape)
+    return Cluster(servers, shape)
 
-    def demand(request: Request) -> tuple[float, float, float]:
-        best = cluster.known(request.curve)[0]
-        return (-request.gpus, -request.gpus * best.cpus, -request.gpus * best.memory)
 
-    for request in sorted(requests, key=demand) if by_demand else requests:
-        best, speed, floor, floor_speed = cluster.known(request.curve)
-        parts = cluster.room(request.gpus, best)
-        if parts is not None:
-            cluster.put(request, parts, best, speed)
-            continue
-        parts = cluster.room(request.gpus, floor)
+def demand(cluster: Cluster, request: Request) -> tuple[float, float, float]:
+    """What the paper sorts by: GPUs, CPUs, memory, the largest first."""
+    best = cluster.two(request).best
+    return (-request.gpus, -request.gpus * best.cpus, -request.gpus * best.memory)
+
+
+def seat(cluster: Cluster, request: Request, *, first: bool = False) -> None:
+    """TUNE's three steps for one job, for which GPUs are free: its best case; its floor; its floor once others are
+    back at theirs."""
+    two = cluster.two(request)
+    parts = cluster.room(request.gpus, two.best, first=first)
+    if parts is not None:
+        cluster.put(request, parts, two.best, two.fast)
+        return
+    parts = cluster.room(request.gpus, two.floor, first=first)
+    if parts is None:
+        parts = (cluster.fewest_free(request.gpus) if first else None) or cluster.room(request.gpus, NOTHING)
         if parts is None:
-            # never empty: GPUs were counted above
-            parts = cluster.room(request.gpus, Share(0.0, 0.0)) or {}
-            _take_back(cluster, parts, floor)
-        cluster.put(request, parts, floor, floor_speed)
-    return cluster
+            raise ValueError(f"job {request.job} asks for {request.gpus} GPUs, and fewer are free")
+        _take_back(cluster, parts, two.floor)
+        if first:
+            parts = cluster.room(request.gpus, two.floor, first=True) or parts
+    cluster.put(request, parts, two.floor, two.fair)
 
 
 def _take_back(cluster: Cluster, parts: dict[int, int], share: Share) -> None:
@@ -172,34 +281,5 @@ def _take_back(cluster: Cluster, parts: dict[int, int], share: Share) -> None:
         for peer in peers:
             if server.most(share) >= gpus:
                 break
-            _, _, floor, speed = cluster.known(peer.request.curve)
-            cluster.change(peer, floor, speed)
-
-
-def fill(requests: Sequence[Request], servers: int, shape: Shape) -> dict[int, Placed]:
-    """TUNE, then what it leaves goes to jobs below their best: most speed gained for the part of a server first.
-
-    Ours, not the paper's: TUNE knows two speeds of a job, so CPUs stay idle beside a job that four would speed up.
-    """
-    cluster = _tuned(requests, servers, shape)
-    while True:
-        options: list[tuple[float, int, Share, float]] = []
-        for job, placed in cluster.placed.items():
-            if placed.speed >= cluster.known(placed.request.curve)[1]:
-                continue
-            for share, speed in placed.request.curve.points:
-                more_cpus = max(share.cpus - placed.share.cpus, 0.0)
-                more_memory = max(share.memory - placed.share.memory, 0.0)
-                if speed <= placed.speed + _EPS:
-                    continue
-                if all(
-                    g * more_cpus <= cluster.servers[i].cpus + _EPS
-                    and g * more_memory <= cluster.servers[i].memory + _EPS
-                    for i, g in placed.parts.items()
-                ):
-                    cost = placed.request.gpus * (more_cpus / shape.cpus + more_memory / shape.memory)
-                    options.append(((speed - placed.speed) / max(cost, _EPS), -job, share, speed))
-        if not options:
-            return cluster.placed
-        _, job, share, speed = max(options, key=lambda option: option[:2])
-        cluster.change(cluster.placed[-job], share, speed)
+            two = cluster.two(peer.request)
+            cluster.change(peer, two.floor, two.fair)

@@ -38,6 +38,17 @@ class Shape:
 V100 = Shape(8, 24, 500.0)  # the servers of Synergy's published simulator
 
 
+@dataclass(frozen=True, slots=True)
+class Two:
+    """The two speeds of a job that TUNE knows: at its best-case share, and at the least one that is no slower than
+    the proportional."""
+
+    best: Share
+    fast: float
+    floor: Share
+    fair: float
+
+
 @dataclass(frozen=True)
 class Curve:
     """Speed at points of a grid: `speeds[i][k]` for `cpus[i]` CPUs and `memory[k]` GB a GPU, both ascending."""
@@ -70,16 +81,33 @@ class Curve:
             for k, memory in enumerate(self.memory)
         )
 
-    def best(self) -> Share:
-        """The least share (CPUs first, then memory) at peak speed: the best-case demand vector."""
-        peak = max(speed for _, speed in self.points)
-        return min((s for s, speed in self.points if speed >= peak), key=lambda s: (s.cpus, s.memory))
+    def best(self, most: Share | None = None) -> Share:
+        """The least share (CPUs first, then memory) at peak speed, of those within `most`: the best-case demand
+        vector. `most` itself where it covers no point."""
+        able = [(share, speed) for share, speed in self.points if most is None or share.within(most)]
+        peak = max((speed for _, speed in able), default=0.0)
+        top = [share for share, speed in able if speed >= peak]
+        return min(top, key=lambda s: (s.cpus, s.memory), default=most or Share(0.0, 0.0))
 
     def floor(self, proportional: Share) -> Share:
         """The least share, no larger than the proportional one, that is as fast as that one."""
         target = self.speed(proportional)
         able = [s for s, speed in self.points if speed >= target and s.within(proportional)]
         return min(able, key=lambda s: (s.cpus, s.memory), default=proportional)
+
+    def two(self, gpus: int, shape: Shape) -> Two:
+        """The two speeds of a job with that many GPUs on such servers; its best case is what one server can give."""
+        here = min(gpus, shape.gpus)
+        found = self._twos.get((here, shape))
+        if found is None:
+            best = self.best(Share(shape.cpus / here, shape.memory / here))
+            floor = self.floor(shape.proportional)
+            found = self._twos[here, shape] = Two(best, self.speed(best), floor, self.speed(floor))
+        return found
+
+    @cached_property
+    def _twos(self) -> dict[tuple[int, Shape], Two]:
+        return {}
 
 
 @dataclass(frozen=True)

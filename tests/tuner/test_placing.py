@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_plugins.tuner.placing import Placed, Request, fill, greedy, proportional, tune, tune_in_order
+from slurm_plugins.tuner.placing import Cluster, Placed, Request, greedy, proportional, tune, tune_as_shipped
 from slurm_plugins.tuner.values import PROFILES, V100, Curve, Shape, Share
 
 
@@ -41,7 +41,7 @@ def used(placed: dict[int, Placed], server: int) -> tuple[int, float, float]:
     return sum(g for g, _ in mine), sum(g * s.cpus for g, s in mine), sum(g * s.memory for g, s in mine)
 
 
-@pytest.mark.parametrize("placing", [proportional, greedy, tune, tune_in_order, fill])
+@pytest.mark.parametrize("placing", [proportional, greedy, tune, tune_as_shipped])
 @given(queues())
 @settings(max_examples=60, deadline=None)
 def test_no_server_gives_more_than_it_has_and_every_gpu_asked_for_comes(placing, queue):
@@ -57,7 +57,7 @@ def test_no_server_gives_more_than_it_has_and_every_gpu_asked_for_comes(placing,
         assert p.speed == pytest.approx(p.request.curve.speed(p.share))
 
 
-@pytest.mark.parametrize("placing", [tune, tune_in_order, fill])
+@pytest.mark.parametrize("placing", [tune, tune_as_shipped])
 @given(queues())
 @settings(max_examples=120, deadline=None)
 def test_every_job_runs_and_none_below_proportional_speed(placing, queue):
@@ -66,14 +66,6 @@ def test_every_job_runs_and_none_below_proportional_speed(placing, queue):
     assert set(placed) == {r.job for r in requests}
     for p in placed.values():
         assert p.speed >= p.request.curve.speed(V100.proportional) - 1e-9
-
-
-@given(queues())
-@settings(max_examples=60, deadline=None)
-def test_fill_slows_nobody_that_tune_placed(queue):
-    servers, requests = queue
-    before, after = tune(requests, servers, V100), fill(requests, servers, V100)
-    assert all(after[job].speed >= before[job].speed for job in before)
 
 
 def test_donors_give_what_the_sensitive_take():
@@ -87,7 +79,7 @@ def test_donors_give_what_the_sensitive_take():
 
 def test_a_late_job_takes_back_what_is_above_proportional():
     curve = PROFILES["res18"].curve
-    placed = tune_in_order([Request(n, 1, curve) for n in range(8)], 1, V100)
+    placed = tune_as_shipped([Request(n, 1, curve) for n in range(8)], 1, V100)
     assert [placed[n].speed for n in range(8)] == [1.0] * 8
 
 
@@ -104,7 +96,12 @@ def test_more_gpus_than_there_are_is_refused():
 
 @pytest.mark.parametrize(
     ("name", "best", "speed"),
-    [("alexnet", (12, 125), 2.94), ("res18", (9, 62.5), 2.4), ("m5", (6, 187.5), 2.5), ("gnmt", (1, 500 / 24), 1.0)],
+    [
+        ("alexnet", (12, 125), 2.94),
+        ("res18", (9, 62.5), 2.4),
+        ("m5", (6, 187.5), 2.5),
+        ("gnmt", (1, 500 / 24), 1.0),
+    ],
 )
 def test_shipped_profiles_are_those_of_the_artifact(name, best, speed):
     curve = PROFILES[name].curve
@@ -115,3 +112,60 @@ def test_shipped_profiles_are_those_of_the_artifact(name, best, speed):
 def test_a_ragged_curve_is_refused():
     with pytest.raises(ValueError, match="other speeds"):
         Curve((1, 2), (10,), ((1.0,),))
+
+
+def test_a_job_of_several_gpus_takes_the_fewest_servers_and_shares_by_the_gpus_on_each():
+    """Twelve GPUs on servers of which one has 3 in use: 8 on an empty one, and 4 where they leave least."""
+    easy, whole = PROFILES["gnmt"].curve, PROFILES["res18"].curve
+    requests = [Request(0, 12, whole), Request(1, 3, easy)]
+    placed = tune_as_shipped(requests[::-1], 3, V100)
+    assert placed[1].parts == {0: 3}
+    assert sorted(placed[0].parts.values()) == [4, 8]
+    assert placed[0].parts[0] == 4
+    assert placed[0].share == V100.proportional
+
+
+@pytest.mark.parametrize("gpus", [2, 5, 8, 9, 16, 17])
+@pytest.mark.parametrize("name", ["alexnet", "gnmt", "m5"])
+def test_no_job_spans_more_servers_than_its_gpus_need_on_an_empty_cluster(gpus, name):
+    placed = tune([Request(0, gpus, PROFILES[name].curve)], 4, V100)[0]
+    assert len(placed.parts) == -(-gpus // 8)
+
+
+def test_the_best_case_of_several_gpus_is_what_one_server_can_give():
+    """Two alexnets' GPUs could use 12 CPUs each, as one could; four have 6 each of a server's 24, eight have 3."""
+    best = [PROFILES["alexnet"].curve.two(gpus, V100).best.cpus for gpus in (1, 2, 4, 8, 16)]
+    assert best == [12, 12, 6, 3, 3]
+
+
+def test_sums_of_thirds_fill_a_server():
+    """Three m5 leave 125 GB, which is six times 20.83 GB: nothing of it may be lost in rounding."""
+    placed = tune(
+        [Request(n, 1, PROFILES["m5"].curve) for n in range(2)]
+        + [Request(n, 1, PROFILES["gnmt"].curve) for n in range(2, 8)],
+        1,
+        V100,
+    )
+    assert [placed[n].speed for n in range(8)] == [2.5, 2.5, *[1.0] * 6]
+
+
+def reference_room(cluster: Cluster, gpus: int, share: Share) -> dict[int, int] | None:
+    """The search as one would write it first: every server looked at."""
+    fits = [(s.gpus, *s.left, i) for i, s in enumerate(cluster.servers) if s.most(share) >= gpus]
+    return {min(fits)[3]: gpus} if fits else None
+
+
+@given(queues(), st.data())
+@settings(max_examples=80, deadline=None)
+def test_the_index_of_servers_finds_what_a_search_of_all_finds(queue, data):
+    servers, requests = queue
+    cluster = Cluster(servers, V100)
+    for request in requests:
+        if cluster.placed and data.draw(st.booleans()):
+            cluster.take(data.draw(st.sampled_from(sorted(cluster.placed))))
+        two = cluster.two(request)
+        share = data.draw(st.sampled_from([two.best, two.floor, V100.proportional]))
+        found, expected = cluster.room(request.gpus, share), reference_room(cluster, request.gpus, share)
+        assert (found == expected) if expected else (found is None or len(found) > 1)
+        if found:
+            cluster.put(request, found, share, 1.0)
