@@ -8,11 +8,12 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from profiler.spread import slowdown
 from slurm_plugins.replay.attempts import Attempts
 from slurm_plugins.replay.needs import Level, Need, Needs, Parts, Rooms
 from slurm_plugins.replay.policy import Policy
 from slurm_plugins.replay.room import Room
-from slurm_plugins.replay.spread import slowdown
+from slurm_plugins.replay.samples import Samples
 from slurm_plugins.replay.values import Cluster, Trace
 from slurm_plugins.replay.vectors import Vectors
 from slurm_plugins.replay.waits import Waits
@@ -75,7 +76,8 @@ class Desk:
         else:
             self.room = Vectors(cluster, policy.packing)
         self._smoked = bool(attempts.gpus.any())
-        self._settle(attempts)
+        self._idle = self.room.copy()
+        self.needs.settle(self._idle)
         listed = self.needs.listed
         self.need: list[Need] = [listed[number] for number in self.needs.of.tolist()]
         """What its present run asks for."""
@@ -97,9 +99,15 @@ class Desk:
         """Those that run -> where."""
         self.began: list[float] = [_NAN] * count
         """When it last began to run."""
+        self._since = self.began.copy()  # and when its pace last changed
         self.due: list[float] = [_NAN] * count
         """When its present run will end, unless it is stopped."""
         self.pace: list[float] = [1.0] * count
+        self._paces: dict[tuple[object, ...], float] = {}
+        self.freed: list[Parts] = []
+        """Places that became free since the last plan."""
+        self.queued = 0
+        """Jobs that wait."""
         self._again: dict[int, float] = {}  # stopped -> what its next start costs
         self._cost: dict[int, float] = {}
         self.events: list[tuple[float, int]] = []
@@ -109,6 +117,7 @@ class Desk:
         self.out_of_order = 0
         self.why: dict[int, str] = {}
         self.waits = Waits(self)
+        self.samples = Samples(self.arrival)
 
     def _nothing_yet(self, count: int) -> None:
         """What came of each job so far."""
@@ -120,16 +129,6 @@ class Desk:
         self.tries: list[int] = [0] * count
         self.on_nodes: list[int] = [0] * count
         self.on_leaves: list[int] = [0] * count
-
-    def _settle(self, attempts: Attempts) -> None:
-        """What each need finds on the cluster while it is idle, those of smoke runs too."""
-        self.needs.settle(self.room)
-        if self._smoked:
-            whole = np.repeat(self.needs.of, np.diff(attempts.offsets))
-            for number, gpus in np.unique(np.stack([whole, attempts.gpus]), axis=1).T.tolist():
-                if gpus:
-                    self.needs.smaller(self.needs.listed[number], gpus)
-            self.needs.settle(self.room)
 
     # -- for planners
 
@@ -147,7 +146,7 @@ class Desk:
         if not pace:
             pace = 1.0
             if self.policy.slowdown and (len(parts) > need.nodes or leaves > need.leaves):
-                pace = 1 / slowdown(self._workload(job), need.nodes, len(parts), leaves, need.leaves)
+                pace = self._pace(self._workload(job), need, len(parts), leaves)
         extra = 0.0
         if self._again:
             extra = self._cost[job] = self._again.pop(job, 0.0)
@@ -155,21 +154,32 @@ class Desk:
             self.started[job] = now
             self.waits.over(job)
         self.tries[job] += 1
-        self.began[job] = now
+        self.queued -= 1
+        self.began[job] = self._since[job] = now
         self.pace[job] = pace
         self.on_nodes[job], self.on_leaves[job] = len(parts), leaves
         due = self.due[job] = now + extra + self.left[job] / pace
         heapq.heappush(self.events, (due, job))
 
+    def repace(self, job: int, pace: float) -> None:
+        """A job that runs goes on at another part of full speed, where it is and at no cost."""
+        self._worked(job)
+        self.pace[job] = pace
+        due = self.due[job] = self.now + self._cost.get(job, 0.0) + self.left[job] / pace
+        heapq.heappush(self.events, (due, job))
+
     def stop(self, job: int) -> None:
         """It is preempted: what it did stays done, its next start costs `Policy.restart_s`."""
-        done = self._off(job)
-        cost = self._cost.pop(job, 0.0)
-        self.left[job] = max(self.left[job] - max(done - cost, 0.0) * self.pace[job], 0.0)
-        gpus = self.need[job].gpus
-        self.lost_gpu_s[job] += min(done, cost) * gpus
+        self._worked(job)
+        self._cost.pop(job, None)
+        self._off(job)
         self._again[job] = self.policy.restart_s
         self.due[job] = _NAN
+        self.queued += 1
+
+    def ask(self, job: int, gpus: int) -> None:
+        """A job that does not run asks for so many GPUs from now on, with CPUs and memory in proportion."""
+        self.need[job] = self._sized(job, gpus)
 
     def wake(self, when: float) -> None:
         """`plan` is called at that time, whatever happens."""
@@ -198,11 +208,34 @@ class Desk:
     def _workload(self, job: int) -> str:
         return self.trace.words["workload"][int(self.trace["workload"][job])]
 
+    def _pace(self, workload: str, need: Need, nodes: int, leaves: int) -> float:
+        each = -(-need.gpus // need.nodes)
+        key = workload, need.gpus, each, nodes, leaves, need.leaves
+        found = self._paces.get(key)
+        if found is None:
+            cost = slowdown(
+                workload, need.gpus, nodes, leaves, gpus_a_node=each, fewest_leaves=min(need.leaves, leaves)
+            )
+            found = self._paces[key] = 1 / cost
+        return found
+
     # -- for the engine
+
+    def _worked(self, job: int) -> None:
+        """Write down what a job that runs has done since its last start or change of pace."""
+        done = self.now - self._since[job]
+        self._since[job] = self.now
+        cost = 0.0
+        if self._cost and job in self._cost:
+            cost = min(self._cost[job], done)
+            self._cost[job] -= cost
+            self.lost_gpu_s[job] += cost * self.need[job].gpus
+        self.left[job] = max(self.left[job] - (done - cost) * self.pace[job], 0.0)
 
     def _off(self, job: int) -> float:
         parts, need = self.where.pop(job), self.need[job]
         self.room.give(parts, need)
+        self.freed.append(parts)
         done = self.now - self.began[job]
         self.run_s[job] += done
         self.gpu_s[job] += done * need.gpus
@@ -211,9 +244,10 @@ class Desk:
     def end(self, job: int) -> bool:
         """A run ended; True when the job queues for another."""
         run = self._run[job]
-        done = self._off(job)
         if self._cost:
-            self.lost_gpu_s[job] += min(self._cost.pop(job, 0.0), done) * self.need[job].gpus
+            self._worked(job)
+            self._cost.pop(job, None)
+        done = self._off(job)
         if not self._kept[run]:
             self.lost_gpu_s[job] += done * self.need[job].gpus
         if run == self._last[job]:
@@ -227,15 +261,20 @@ class Desk:
         run = self._run[job]
         self.left[job] = self._work[run]
         if self._smoked:
-            whole = self.needs.listed[int(self.needs.of[job])]
-            self.need[job] = self.needs.smaller(whole, self._gpus[run] or whole.gpus)
+            self.need[job] = self._sized(job, self._gpus[run])
+        self.queued += 1
+
+    def _sized(self, job: int, gpus: int) -> Need:
+        """What it asks for with so many GPUs; 0: its own."""
+        own = self.needs.listed[int(self.needs.of[job])]
+        return self.needs.sized(own, gpus, self._idle) if gpus else own
 
     def run(self, planner: Planner, tick: Callable[[int], None] | None = None) -> None:
         """Until nothing is left to happen. `tick` is told how many jobs have arrived."""
         count, events, arrival = self._count, self.events, self.arrival
         coming = [job for job in range(count) if self._runs(job)]
         coming.reverse()
-        waits = self.waits
+        waits, samples = self.waits, self.samples
         inf = float("inf")
         due, later = self.due, 2 * count
         while coming or events:
@@ -278,7 +317,10 @@ class Desk:
                 changed = True
             if changed:
                 planner.plan(self)
+                self.freed.clear()
                 waits.look(planner)
+                if now >= samples.due:
+                    samples.take(self)
                 if tick is not None:
                     tick(count - len(coming))
 

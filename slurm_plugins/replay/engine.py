@@ -103,5 +103,6 @@ def _outcome(desk: Desk, took_s: float) -> Replayed:
         waited={cause: waited[code] for code, cause in enumerate(CAUSES)},
         gave_up=[desk.why.get(row, "") for row in range(count)] if desk.why else (),
         out_of_order=desk.out_of_order,
+        samples=desk.samples.rows,
         took_s=took_s,
     )

@@ -128,7 +128,7 @@ class Needs:
         self.of: NDArray[np.int64] = of.astype(np.int64)
         self.listed: list[Need] = []
         self._settled = 0
-        self._smaller: dict[tuple[int, int], int] = {}
+        self._sized: dict[tuple[int, int], int] = {}
         self._grids: dict[tuple[object, ...], int | None] = {}
         for row in first.tolist():
             job = trace.job(row)
@@ -145,16 +145,17 @@ class Needs:
             if not need.why
         )
 
-    def smaller(self, need: Need, gpus: int) -> Need:
-        """The need of a run of the same job on other GPUs (a smoke run on one)."""
-        key = need.number, gpus
+    def sized(self, need: Need, gpus: int, idle: Rooms) -> Need:
+        """The need of the same job on other GPUs, CPUs and memory in proportion; itself where no place holds that."""
         if gpus == need.gpus:
             return need
-        if key not in self._smaller:
+        key = need.number, gpus
+        if key not in self._sized:
             part = gpus / need.gpus if need.gpus else 1.0
             cpus, memory = need.cpus * need.nodes * part, need.memory * need.nodes * part
-            self._smaller[key] = self._add((gpus, 0, cpus, memory, False), need.groups).number
-        found = self.listed[self._smaller[key]]
+            self._sized[key] = self._add((gpus, 0, cpus, memory, False), need.groups).number
+            self.settle(idle)
+        found = self.listed[self._sized[key]]
         return need if found.why else found
 
     def _groups(self, gpu_type: str, queue: str) -> tuple[int, ...]:
@@ -165,12 +166,12 @@ class Needs:
             and (not group.partitions or not queue or queue in group.partitions)
         )
 
-    def settle(self, room: Rooms) -> None:
+    def settle(self, idle: Rooms) -> None:
         """Of those not looked at yet: how few leaves of the idle cluster hold it, or why none does."""
         for number in range(self._settled, len(self.listed)):
             need = self.listed[number]
             if not need.why:
-                self.listed[number] = self._at_best(need, room)
+                self.listed[number] = self._at_best(need, idle)
         self._settled = len(self.listed)
 
     def _at_best(self, need: Need, room: Rooms) -> Need:
