@@ -6,8 +6,6 @@ import heapq
 from collections.abc import Callable
 from typing import Final, Protocol
 
-import numpy as np
-
 from profiler.spread import slowdown
 from slurm_plugins.replay.attempts import Attempts
 from slurm_plugins.replay.needs import Level, Need, Needs, Parts, Rooms
@@ -75,7 +73,6 @@ class Desk:
             self.room = Room(cluster, policy.packing)
         else:
             self.room = Vectors(cluster, policy.packing)
-        self._smoked = bool(attempts.gpus.any())
         self._idle = self.room.copy()
         self.needs.settle(self._idle)
         listed = self.needs.listed
@@ -86,13 +83,7 @@ class Desk:
         self.limit: list[float] = trace["limit"].tolist()
         self.arrival: list[float] = trace["arrival"].tolist()
         self.level = Level.COMPACT if policy.locality != "none" else Level.ANY
-        # the run that is on or next, as a row of `attempts`
-        self._run: list[int] = attempts.offsets[:-1].tolist()
-        self._last: list[int] = (attempts.offsets[1:] - 1).tolist()
-        self._work: list[float] = attempts.work.tolist()
-        self._delay: list[float] = attempts.delay.tolist()
-        self._gpus: list[int] = attempts.gpus.tolist()
-        self._kept: list[bool] = attempts.kept.tolist()
+        self._runs_of(attempts)
         self.left: list[float] = [0.0] * count
         """Work left of its present run, at full speed; of one that runs, as of its last start."""
         self.where: dict[int, Parts] = {}
@@ -118,6 +109,16 @@ class Desk:
         self.why: dict[int, str] = {}
         self.waits = Waits(self)
         self.samples = Samples(self.arrival)
+
+    def _runs_of(self, attempts: Attempts) -> None:
+        """The run of each job that is on or next, as a row of the attempts, and what those are."""
+        self._run: list[int] = attempts.offsets[:-1].tolist()
+        self._last: list[int] = (attempts.offsets[1:] - 1).tolist()
+        self._work: list[float] = attempts.work.tolist()
+        self._delay: list[float] = attempts.delay.tolist()
+        self._gpus: list[int] = attempts.gpus.tolist()
+        self._kept: list[bool] = attempts.kept.tolist()
+        self._smoked = bool(attempts.gpus.any())
 
     def _nothing_yet(self, count: int) -> None:
         """What came of each job so far."""
@@ -287,33 +288,16 @@ class Desk:
                 if code < count:
                     if due[code] != now:
                         continue  # it was stopped meanwhile
-                    again = self.end(code)
                     due[code] = _NAN
+                    again = self.end(code)
                     planner.ended(self, code)
                     if again:
-                        delay = self._delay[self._run[code]]
-                        if delay > 0:
-                            heapq.heappush(events, (now + delay, count + code))
-                        else:
-                            self.ready(code)
-                            planner.queue(self, code)
+                        self._next(code, planner)
                 elif code < later:
-                    job = code - count
-                    self.ready(job)
-                    planner.queue(self, job)
-                    if not self.tries[job]:
-                        waits.fresh.append(job)
+                    self._queue(code - count, planner)
                 changed = True
             while coming and arrival[coming[-1]] == now:
-                job = coming.pop()
-                delay = self._delay[self._run[job]]
-                if delay > 0:
-                    heapq.heappush(events, (now + delay, count + job))
-                    waits.delayed[job] = delay
-                else:
-                    self.ready(job)
-                    planner.queue(self, job)
-                    waits.fresh.append(job)
+                self._next(coming.pop(), planner)
                 changed = True
             if changed:
                 planner.plan(self)
@@ -323,6 +307,22 @@ class Desk:
                     samples.take(self)
                 if tick is not None:
                     tick(count - len(coming))
+
+    def _next(self, job: int, planner: Planner) -> None:
+        """Its next run queues, at once or after its delay."""
+        delay = self._delay[self._run[job]]
+        if delay > 0:
+            heapq.heappush(self.events, (self.now + delay, self._count + job))
+            if not self.tries[job]:
+                self.waits.delayed[job] = delay
+        else:
+            self._queue(job, planner)
+
+    def _queue(self, job: int, planner: Planner) -> None:
+        self.ready(job)
+        planner.queue(self, job)
+        if not self.tries[job]:
+            self.waits.fresh.append(job)
 
     def _runs(self, job: int) -> bool:
         if self.need[job].why:

@@ -180,8 +180,11 @@ class Needs:
                 best = replace(need, leaves=leaves)
                 parts = room.find(best, Level.LEAF if need.uneven else Level.COMPACT)
                 if parts is not None:
+                    if not need.uneven:
+                        return best
                     # GPUs that do not divide evenly: as few nodes as those under so few leaves.
-                    return replace(best, nodes=len(parts)) if need.uneven else best
+                    nodes, part = len(parts), need.nodes / len(parts)
+                    return replace(best, nodes=nodes, cpus=need.cpus * part, memory=need.memory * part)
         asked = f"{need.gpus} GPUs" if need.uneven else f"{need.nodes} nodes of {need.each} GPUs"
         more = f", {need.cpus:g} CPUs" * bool(need.cpus) + f", {need.memory:g} MiB" * bool(need.memory)
         return replace(need, why=f"the cluster has no {asked}{more} that it may use")
