@@ -7,22 +7,17 @@ their digests and allows nothing else: even a name that found its way into the m
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from math import isfinite, nan
 from typing import Any, Final
 
-import jinja2
 import pandas as pd
-from markupsafe import Markup
 
 from profiler.report.cells import UNITS, cell, head
 from profiler.report.figures import UNKNOWN, Table
 from profiler.report.files import About
-from profiler.report.plots import Plot
+from profiler.report.layout import Cell, Column, Section, rendered
 from profiler.report.sections import NAME, amount_of_hours, draw, say
 from profiler.wording import NOT_KNOWN, percent, plain
 
@@ -51,25 +46,12 @@ _CARDS: Final = (
 
 def page(about: About, tables: Sequence[Table]) -> str:
     """The whole page."""
-    loader = jinja2.PackageLoader("profiler.report", "page")
-    environment = jinja2.Environment(
-        loader=loader,
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    style, script = (
-        # Files of ours, not text of others
-        Markup(loader.get_source(environment, f"page.{kind}")[0])  # noqa: S704
-        for kind in ("css", "js")
-    )
     ordered = sorted(
         tables, key=lambda table: _FIRST.index(table.name) if table.name in _FIRST else len(_FIRST)
     )
     whole = next(table for table in tables if table.name == "totals")
-    made = environment.get_template("page.html").render(
+    return rendered(
+        "page.html",
         cluster=plain(about.cluster, NAME),
         since=_moment(about.since),
         until=_moment(about.until),
@@ -77,16 +59,7 @@ def page(about: About, tables: Sequence[Table]) -> str:
         cards=_cards(whole),
         sections=[_section(table, about) for table in ordered if table is not whole],
         everything=_section(whole, about),
-        style=style,
-        style_digest=_digest(style),
-        script=script,
-        script_digest=_digest(script),
     )
-    return made
-
-
-def _digest(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _moment(at: float) -> str:
@@ -94,40 +67,6 @@ def _moment(at: float) -> str:
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column: its head, and whether it is of numbers."""
-
-    head: str
-    number: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A cell: `value` is the number that it is sorted by, None of a text, and empty where nothing is known."""
-
-    text: str
-    value: str | None
-    key: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A table with what it says and its plot; in its foot the row of all, or the sums of the rows that are left out."""
-
-    name: str
-    title: str
-    finding: str
-    note: str
-    attempts: int
-    unknown: int
-    plot: Plot | None
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]]
-    left: int
-    foot: Sequence[Sequence[Cell]]
 
 
 def _section(table: Table, about: About) -> Section:
