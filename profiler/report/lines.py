@@ -42,7 +42,12 @@ def distribution(caption: Caption, lines: Sequence[Line], axis: str) -> Plot:
 
     ticks = [(at, name) for at, name in SPANS if first <= at <= last]
     return _drawn(
-        caption, lines, (25.0, 100.0, " %"), across, lambda narrow: ticks[:: 2 if narrow else 1], axis
+        caption,
+        lines,
+        scale=(25.0, 100.0, " %"),
+        across=across,
+        ticks=lambda narrow: ticks[:: 2 if narrow else 1],
+        axis=axis,
     )
 
 

@@ -14,7 +14,7 @@ import pytest
 from slurm_plugins.replay.traces import TraceError, read
 from slurm_plugins.replay.traces.generate import Drawn, generate, generated
 from slurm_plugins.replay.traces.openb import is_nodes, nodes_of
-from slurm_plugins.tuner.rounds import poisson
+from slurm_plugins.tuner.draws import poisson
 
 DATA = Path(os.environ.get("GSUB_DATA", Path(__file__).parents[3] / "shared/data"))
 PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster"

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from slurm_plugins.replay.traces.files import Reading, TraceError
 from slurm_plugins.replay.values import Job, Trace
-from slurm_plugins.tuner.rounds import poisson
+from slurm_plugins.tuner.draws import poisson
 
 __all__ = ["PREFIX", "Drawn", "generate", "generated"]
 
@@ -64,7 +64,7 @@ def generate(drawn: Drawn) -> Trace:
 
     >>> trace = generate(Drawn(jobs=3, per_hour=3600.0, seed=1, sizes="philly"))
     >>> trace["gpus"].tolist(), trace.words["workload"]
-    ([1, 1, 1], ('gnmt', 'transformer'))
+    ([1, 1, 1], ('alexnet', 'gnmt', 'transformer'))
 
     Raises TraceError for numbers out of range and words that are none of ours.
     """
@@ -74,8 +74,9 @@ def generate(drawn: Drawn) -> Trace:
     table = SIZES[drawn.sizes or ("one" if drawn.like == "gavel" else "philly")]
     count = [gpus for gpus, _ in table]
     weights = list(accumulate(weight for _, weight in table))
+    percents = [round(100 * weight / sum(drawn.split)) for weight in drawn.split]
     jobs = []
-    for job in poisson(drawn.seed, drawn.jobs, drawn.per_hour, drawn.split):
+    for job in poisson(drawn.seed, drawn.jobs, drawn.per_hour, percents):
         gpus = sizes.choices(count, cum_weights=weights)[0]
         work = job.work if drawn.like == "gavel" else _philly_seconds(gpus, times.random())
         limit = work * limits.uniform(1, drawn.limit) if math.isfinite(drawn.limit) else math.inf
