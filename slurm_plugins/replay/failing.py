@@ -160,10 +160,8 @@ class Faults:
     """Seconds from the first failure to the end of the outage."""
     patience: Ints
     """Further attempts that Philly would make, if none succeeds."""
-    luck: Floats
+    luck: NDArray[np.float32]
     """[fault, further attempt, what for]: it ends well; it comes to the same node; its own run time; its delay."""
-    own_s: Floats
-    """[fault, further attempt]: run time of one that fails by chance."""
     cut: int
     """Failures that Table 7 has later than any job of that size is long: they come at the end of a long one."""
 
@@ -207,7 +205,6 @@ def strike(trace: Trace, supposed: Supposed = Supposed(), seed: int = 0) -> Faul
     row, reason, seconds = row[order], np.concatenate(reasons)[order], np.concatenate(times)[order]
     cause = _picked(_strayed(shares(supposed), supposed.spread, how)[reason], how.random(len(row)))
     verdict, confidence = _verdicts(reason, cause, supposed, how)
-    draws = luck.random((len(row), TRIES, 4))
     memory = cause == KINDS.index("memory")
     return Faults(
         seed=seed,
@@ -222,8 +219,7 @@ def strike(trace: Trace, supposed: Supposed = Supposed(), seed: int = 0) -> Faul
         alone=how.random(len(row)) < supposed.alone,
         outage_s=how.exponential(supposed.outage_s, len(row)),
         patience=_patience(supposed, reason, how.random(len(row))),
-        luck=draws,
-        own_s=np.minimum(run_time(reason[:, None], draws[:, :, 2]), work[row][:, None]),
+        luck=luck.random((len(row), TRIES, 4), np.float32),
         cut=cut,
     )
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from profiler.early import TABLE7
 from site_configs.site_model import Resubmit
 from slurm_plugins.replay.again import Courses, Kind
-from slurm_plugins.replay.failing import ALIKE, KINDS, QUEUE_S, SAME, TRIES, VERDICTS, Faults
+from slurm_plugins.replay.failing import ALIKE, KINDS, QUEUE_S, SAME, TRIES, VERDICTS, Faults, run_time
 from slurm_plugins.replay.values import Floats, Ints, Trace
 from slurm_plugins.resubmit.budget import LONG
 
@@ -25,6 +25,8 @@ __all__ = ["RETRIES", "Retry", "Tried", "tried"]
 Bools = NDArray[np.bool_]
 
 _GPUS_A_NODE: Final = 8
+_MANY: Final = 64
+"""More nodes than that are no other matter to the plan, and names to write down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ def tried(trace: Trace, faults: Faults, retry: Retry) -> Tried:
     work = trace["work"][faults.row]
     everyone = np.arange(count)
     found = [(everyone, faults.seconds, np.zeros(count), np.zeros(count, np.bool_))]
-    clock = faults.seconds * 0.0
+    clock = np.zeros(count)
     longest = faults.seconds.copy()
     now = _Now(trace, faults, 0, everyone, np.ones(count, np.bool_), faults.seconds >= LONG)
     while len(now.at) and now.nth < TRIES:
@@ -120,8 +122,9 @@ def tried(trace: Trace, faults: Faults, retry: Retry) -> Tried:
         now.back[at] = (luck[:, 1] < SAME) & ~leaves
         clock[at] += QUEUE_S + delay
         well = _ends_well(now, at, luck[:, 0], clock=clock[at], memory=memory)
-        chance = faults.cause[at] == KINDS.index("chance")
-        seconds = np.where(well, work[at], np.where(chance, faults.own_s[at, now.nth], faults.seconds[at]))
+        seconds = np.where(well, work[at], faults.seconds[at])
+        own = ~well & (faults.cause[at] == KINDS.index("chance"))
+        seconds[own] = np.minimum(run_time(faults.reason[at[own]], luck[own, 2]), work[at[own]])
         found.append((at, seconds, delay, well))
         at, seconds = at[~well], seconds[~well]
         clock[at] += seconds
@@ -224,7 +227,7 @@ def _firsts(courses: Courses, now: _Now) -> Ints:
     seen, where = np.unique(columns, axis=0, return_inverse=True)
     numbers = []
     for verdict, confidence, of, node, preempted, long in seen.tolist():
-        nodes = -(-of // _GPUS_A_NODE)
+        nodes = min(-(-of // _GPUS_A_NODE), _MANY)
         kind = Kind(
             VERDICTS[verdict],
             confidence / 100,

@@ -134,7 +134,6 @@ def test_a_fault_strikes_a_job_that_runs_for_so_long_and_each_once(trace, seed):
     assert (np.diff(found.row) > 0).all()
     assert (found.seconds <= trace["work"][found.row]).all() and (found.seconds > 0).all()
     assert (trace["gpus"][found.row] > 0).all()
-    assert (found.own_s <= trace["work"][found.row][:, None]).all()
     assert (found.needs >= 1).all() and (found.most >= 1).all()
     assert ((found.patience >= 0) & (found.patience <= TRIES)).all()
     assert set(found.cause.tolist()) <= set(range(len(KINDS)))
@@ -198,6 +197,11 @@ def test_what_is_supposed_moves_what_it_says(long_jobs, faults):
 def test_what_cannot_be_supposed_is_refused(bad):
     with pytest.raises(ValueError, match=r"no share|no factor|above 0"):
         Supposed(**bad)
+
+
+def test_a_negative_seed_is_refused(long_jobs):
+    with pytest.raises(ValueError, match="non-negative"):
+        strike(long_jobs, seed=-1)
 
 
 def test_no_jobs_no_faults():
