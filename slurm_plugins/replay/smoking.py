@@ -29,6 +29,7 @@ _RACE_START_S: Final = 10.0
 """Supposed: from the submission of a race to its smoke run's start, one GPU being free mostly."""
 _LESSONS: Final = 1000
 """After so many jobs each the length of a smoke run is looked at anew."""
+_REMEMBERED: Final = 20_000  # as in profiler.store.early: the last jobs
 _STARTED_LONG: Final = 600.0  # as in profiler.store.early: whoever ran for so long counts, however it ended
 
 
@@ -109,7 +110,7 @@ def learned(trace: Trace, faults: Faults) -> Floats:
         able = np.flatnonzero((trace["gpus"] > 1) == several)
         for chunk in range(0, len(able), _LESSONS):
             rows = able[chunk : chunk + _LESSONS]
-            before = able[:chunk]
+            before = able[max(chunk - _REMEMBERED, 0) : chunk]
             known = before[counts[before] & (ended[before] <= arrival[rows[0]])]
             history = History.of(len(known), runs[known[visible[known]]].tolist())
             found[rows] = smoke_time(history, several=several)

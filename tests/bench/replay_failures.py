@@ -5,6 +5,7 @@ pairs of a retry policy and a smoke policy that meet the same faults:
 
     pairs        GPU-hours that failed runs and smoke runs hold, beside no retries and beside Philly's, and jobs rescued
     engine       the same pairs replayed on a cluster: how long the jobs wait that nothing is wrong with
+    reasons      the GPU-hours of failed runs, and the jobs rescued, by the reasons of Table 7
     sizes        what a gate saves and costs by the jobs' size
     supposed     the first table's main figures, with other suppositions
     checked      what was drawn, beside what the paper says
@@ -273,6 +274,37 @@ def of_sizes(trace: Trace, seeds: int, waits: Floats) -> list[str]:
     return lines
 
 
+# --- by reason --------------------------------------------------------------------------------------------------------
+
+
+def of_reasons(trace: Trace, seeds: int) -> list[str]:
+    """Where failed runs hold their GPUs, and where other attempts help."""
+    names = ("none", "philly", "gsub")
+    hours = np.zeros((seeds, len(names), len(TABLE7)))
+    rescued = np.zeros_like(hours)
+    for number in range(seeds):
+        faults = strike(trace, Supposed(), number)
+        gpus = trace["gpus"][faults.row]
+        for at, name in enumerate(names):
+            runs = tried(trace, faults, RETRIES[name])
+            lost = ~runs.passed
+            held = runs.seconds * gpus[runs.fault] / HOUR
+            np.add.at(hours[number, at], faults.reason[runs.fault[lost]], held[lost])
+            np.add.at(rescued[number, at], faults.reason[runs.fault[runs.passed]], 1)
+    lines = [
+        "| reason | GPU-hours of failed runs, no retries | Philly's | gsub's table "
+        "| rescued, Philly's | gsub's table |",
+        "|---|---|---|---|---|---|",
+    ]
+    for of in np.argsort(-hours[:, 2].mean(axis=0)):
+        if hours[:, 2, of].mean() >= 0.001 * hours[:, 2].sum(axis=1).mean():
+            cells = [shown(hours[:, at, of]) for at in range(3)] + [
+                shown(rescued[:, at, of]) for at in (1, 2)
+            ]
+            lines.append(f"| {TABLE7[of].name} | {' | '.join(cells)} |")
+    return lines
+
+
 # --- what is supposed, and what was drawn -----------------------------------------------------------------------------
 
 OTHERWISE: Final[Mapping[str, Supposed]] = {
@@ -345,7 +377,7 @@ def checked(trace: Trace, seeds: int) -> list[str]:
     ]
 
 
-PARTS: Final = ("checked", "pairs", "sizes", "supposed", "engine")
+PARTS: Final = ("checked", "pairs", "reasons", "sizes", "supposed", "engine")
 
 # --- the command ------------------------------------------------------------------------------------------------------
 
@@ -369,6 +401,8 @@ def table(part: str, trace: Trace, cluster: Cluster, waits: Floats, options: arg
         return of_pairs(lives(trace, Supposed(), options.seeds, waits))
     if part == "sizes":
         return of_sizes(trace, options.seeds, waits)
+    if part == "reasons":
+        return of_reasons(trace, options.seeds)
     if part == "supposed":
         return of_suppositions(trace, options.seeds, waits)
     if part == "engine":
