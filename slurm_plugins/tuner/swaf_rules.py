@@ -1,0 +1,161 @@
+"""The rules that SWAF is compared with, and one of ours; each is a `swaf.Rule`.
+
+FIFO, Capacity and Weighted Fair have no model: they place a task on what its user asked for. Min-Min and Tetris choose
+among what is free now, by GENIE's own model. Sources: Hadoop's schedulers; Tetris (Grandl et al., SIGCOMM'14).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from slurm_plugins.tuner.swaf import Option, Placement, Rule, State, Task, choose, swaf
+
+__all__ = [
+    "RULES",
+    "capacity",
+    "fifo",
+    "fifo_by_worth",
+    "min_min",
+    "swaf_plus",
+    "swaf_with",
+    "tetris",
+    "tetris_packing",
+    "weighted_fair",
+]
+
+_Start = tuple[Task, Placement] | None
+
+
+def fifo(state: State) -> _Start:
+    """In order of arrival, and nobody passes the first."""
+    if state.waiting and state.free.fits(state.waiting[0].asked):
+        return state.waiting[0], state.waiting[0].asked
+    return None
+
+
+def fifo_by_worth(state: State) -> _Start:
+    """In order of arrival, each on its placement of most worth: what placement alone is good for."""
+    if state.waiting and state.free.fits(state.waiting[0].options[0].placement):
+        return state.waiting[0], state.waiting[0].options[0].placement
+    return None
+
+
+def _by_queue(shares: Mapping[str, float]) -> Rule:
+    """The head of the queue that has least of what is its own; when it does not fit, that of the next."""
+
+    def rule(state: State) -> _Start:
+        heads: dict[str, Task] = {}
+        for task in state.waiting:
+            heads.setdefault(task.urgency, task)
+        held = dict.fromkeys(shares, 0)
+        for one in state.running.values():
+            held[one.task.urgency] += one.placement[0] * one.placement[1]
+        for task in sorted(heads.values(), key=lambda t: (held[t.urgency] / shares[t.urgency], t.task)):
+            if state.free.fits(task.asked):
+                return task, task.asked
+        return None
+
+    return rule
+
+
+capacity: Final = _by_queue({"urgent": 0.05, "prior": 0.35, "normal": 0.60})
+"""A queue for each urgency with the share of the GPUs that it has of the tasks; what one leaves is lent."""
+weighted_fair: Final = _by_queue({"urgent": 3.0, "prior": 2.0, "normal": 1.0})
+"""A queue for each urgency, the more urgent with the larger weight."""
+
+
+def min_min(state: State) -> _Start:
+    """The task that would end first of all, on the placement, free now, that ends it first."""
+    able = state.free.able()
+    best = (math.inf, 0)
+    found: _Start = None
+    for task in state.waiting if able else ():
+        first = min((o for o in task.options if o.placement in able), key=lambda o: (o.latency, o.placement))
+        if (first.latency, task.task) < best:
+            best, found = (first.latency, task.task), (task, first.placement)
+    return found
+
+
+def tetris(*, worth: bool) -> Rule:
+    """Of all tasks and placements that fit now the one with most samples a second; `worth`: with most for its cost."""
+
+    def rule(state: State) -> _Start:
+        able = state.free.able()
+        best = -1.0
+        found: _Start = None
+        for task in state.waiting if able else ():
+            fitting = (o for o in task.options if o.placement in able)
+            one = next(fitting) if worth else max(fitting, key=lambda o: o.rate)
+            value = one.worth if worth else one.rate
+            if value > best:
+                best, found = value, (task, one.placement)
+        return found
+
+    return rule
+
+
+def tetris_packing(*, worth: bool) -> Rule:
+    """Each task on its best placement, and of those that fit the one that fills most of what is free (alignment)."""
+
+    def rule(state: State) -> _Start:
+        chosen = [(_best(task, worth).placement, task) for task in state.waiting]
+        able = [(p, task) for p, task in chosen if state.free.fits(p)]
+        if not able:
+            return None
+        placement, task = max(able, key=lambda one: (one[0][0] * one[0][1], -one[1].task))
+        return task, placement
+
+    return rule
+
+
+def _best(task: Task, worth: bool) -> Option:
+    return task.options[0] if worth else max(task.options, key=lambda one: (one.rate, one.worth))
+
+
+def swaf_with(*, late_last: bool = False, passing: bool = False) -> Rule:
+    """SWAF with one or both of our changes.
+
+    `late_last`: who can no longer be in time goes behind all who can, shortest first; SWAF has them go first, the
+    latest ahead, and under overload spends itself on those. `passing`: where the placement of the head is not free the
+    next is looked at, and each takes the most worth of what is free now and in time; SWAF leaves these GPUs idle.
+    """
+
+    def rule(state: State) -> _Start:
+        able = state.free.able()
+        order: list[tuple[bool, float, int, Task, Placement]] = []
+        for task in state.waiting if able else ():
+            option, allowance = choose(task, state.now)
+            late = late_last and allowance < 0
+            if passing and allowance >= 0 and option.placement not in able:
+                left = task.due - state.now
+                option = next((o for o in task.options if o.latency <= left and o.placement in able), option)
+                allowance = left - option.latency
+            if not passing or option.placement in able:
+                order.append((late, option.latency if late else allowance, task.task, task, option.placement))
+        if not order:
+            return None
+        _, _, _, task, placement = min(order, key=lambda one: one[:3])
+        return (task, placement) if placement in able else None
+
+    return rule
+
+
+swaf_plus: Final = swaf_with(late_last=True, passing=True)
+"""Ours: SWAF with both."""
+
+RULES: Final[dict[str, Rule]] = {
+    "FIFO": fifo,
+    "Capacity": capacity,
+    "Min-Min": min_min,
+    "Weighted Fair": weighted_fair,
+    "Tetris+Perf": tetris(worth=False),
+    "Tetris+CER": tetris(worth=True),
+    "Tetris+CER, packing": tetris_packing(worth=True),
+    "FIFO, CER's placement": fifo_by_worth,
+    "SWAF": swaf,
+    "SWAF, late last": swaf_with(late_last=True),
+    "SWAF, passing": swaf_with(passing=True),
+    "SWAF, both (ours)": swaf_plus,
+}
