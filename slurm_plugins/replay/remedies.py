@@ -18,11 +18,11 @@ import numpy as np
 
 from slurm_plugins.replay.attempts import Attempts
 from slurm_plugins.replay.failing import Faults
-from slurm_plugins.replay.retrying import RETRIES, Retry, Tried, tried
+from slurm_plugins.replay.retrying import Retry, Tried, tried
 from slurm_plugins.replay.smoking import SMOKES, Smoke, Smoked, smoked
 from slurm_plugins.replay.values import Floats, Trace
 
-__all__ = ["Bill", "Lived", "lived", "pair"]
+__all__ = ["Bill", "Lived", "lived"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +62,6 @@ class Lived:
 
     attempts: Attempts
     bill: Bill
-
-
-def pair(text: str) -> tuple[Retry, Smoke]:
-    """A retry policy and a smoke policy from a short text, as of a command line.
-
-    >>> [one.name for one in pair("gsub+gate")], [one.name for one in pair("philly")]
-    (['gsub', 'gate'], ['philly', 'none'])
-
-    Raises ValueError, which names the word at fault.
-    """
-    first, plus, second = (word.strip() for word in text.lower().partition("+"))
-    if first not in RETRIES:
-        raise ValueError(f"{first!r}: no policy of retries; known: {', '.join(RETRIES)}")
-    if plus and second not in SMOKES:
-        raise ValueError(f"{second!r}: no policy of smoke runs; known: {', '.join(SMOKES)}")
-    return RETRIES[first], SMOKES[second if plus else "none"]
 
 
 def lived(

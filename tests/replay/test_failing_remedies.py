@@ -15,7 +15,7 @@ from profiler.early import SEEN, smoke_time
 from site_configs.site_model import Resubmit
 from slurm_plugins.replay.again import Courses, Kind
 from slurm_plugins.replay.failing import KINDS, VERDICTS, Faults, Supposed, strike
-from slurm_plugins.replay.remedies import lived, pair
+from slurm_plugins.replay.remedies import lived
 from slurm_plugins.replay.retrying import RETRIES, Retry, tried
 from slurm_plugins.replay.smoking import SMOKES, Smoke, learned
 from slurm_plugins.replay.values import Job, Trace
@@ -378,14 +378,6 @@ def test_by_chance_it_fails_after_a_time_of_its_own_and_never_after_its_work():
     assert again.mean() == pytest.approx(0.1, abs=0.03)
     assert len(np.unique(runs.seconds[again])) > 100
     assert runs.seconds.max() <= 7200
-
-
-@pytest.mark.parametrize(
-    ("text", "word"), [("", "''"), ("gsubb", "'gsubb'"), ("gsub+", "''"), ("gsub+smoke", "'smoke'")]
-)
-def test_a_text_that_is_no_pair_is_refused_by_its_word(text, word):
-    with pytest.raises(ValueError, match=f"^{word}: .*known: none"):
-        pair(text)
 
 
 def test_a_job_of_any_size_is_answered():
