@@ -217,10 +217,13 @@ class Course:
         edges = np.clip(np.append(self.times, until), since, until)
         return float((np.diff(edges) * values).sum() / (until - since))
 
-    def at(self, moments: Floats, values: Floats) -> Floats:
-        """A column's values at these moments; 0 before the first."""
-        place = np.searchsorted(self.times, moments, side="right") - 1
-        found: Floats = np.where(place >= 0, values[np.maximum(place, 0)], 0.0)
+    def means(self, edges: Floats, values: Floats) -> Floats:
+        """The means of a column from each edge to the next; 0 before the first moment, nan of what is not known."""
+        if not len(self.times) or np.isnan(values).any():
+            return np.full(len(edges) - 1, math.nan)
+        times = np.append(self.times, max(float(edges[-1]), float(self.times[-1]) + 1.0))
+        whole = np.concatenate([[0.0], np.cumsum(np.diff(times) * values)])
+        found: Floats = np.diff(np.interp(edges, times, whole)) / np.diff(edges)
         return found
 
 

@@ -111,8 +111,10 @@ def test_use_is_that_of_the_time_in_which_jobs_arrive():
 def test_without_samples_use_is_of_starts_and_ends():
     whole = done(ended=np.array([100.0, 150.0, 40.0, NAN]))
     over = course(trace(), whole)
-    assert over.at(np.array([-1.0, 0.0, 25.0, 45.0, 120.0, 150.0]), over.gpus).tolist() == [0, 8, 9, 8, 16, 0]
-    assert over.at(np.array([5.0, 15.0, 110.0]), over.waiting).tolist() == [0, 1, 0]
+    edges = np.array([-10.0, 0.0, 20.0, 40.0, 100.0, 150.0, 200.0])
+    assert over.means(edges, over.gpus).tolist() == pytest.approx([0, 8, 9, 8, 16, 0])
+    assert over.means(edges, over.waiting).tolist() == pytest.approx([0, 0.5, 1, 1, 0, 0])
+    assert np.isnan(over.means(edges, over.cpus)).all()
     assert figures(trace(), CLUSTER, whole).use.gpus == pytest.approx((8 * 40 + 20) / 40 / 32)
     assert math.isnan(figures(trace(), CLUSTER, whole).use.cpus)
     assert math.isnan(figures(trace(), CLUSTER, done()).use.gpus), (

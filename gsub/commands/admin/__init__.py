@@ -19,6 +19,7 @@ _MODULES: Final = {
     "mode": "mode",
     "nodes": "nodes",
     "reasons": "reasons",
+    "replay": "replay",
     "restore": "store",
     "rollback": "install",
     "selftest": "selftest",
@@ -42,7 +43,7 @@ class _Lazy(click.Group):
 @click.group(cls=_Lazy)
 def admin() -> None:
     """For a site's administrators: installing gsub and taking it off, its mode, its store of records, its audit, its
-    alerts, its shadow, its failures, its nodes.
+    alerts, its shadow, its failures, its nodes; and what other policies would have done to its jobs.
 
     Exit codes: 0 done, 1 it did not work, 2 wrong usage or configuration.
     """

@@ -1,0 +1,324 @@
+"""`gsub admin replay`: what policies would have done to a trace of jobs, side by side."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from gsub.errors import USAGE, UserError
+
+if TYPE_CHECKING:
+    from gsub.replay_view import Compared
+    from slurm_plugins.replay.cluster_of import Found
+    from slurm_plugins.replay.runs import Done, Run
+    from slurm_plugins.replay.traces import Reading
+    from slurm_plugins.replay.values import Trace
+
+__all__ = ["replay"]
+
+_POLICIES: Final = ("fifo+pack", "fifo+pack+skip")
+_EXTRA: Final = frozenset({"numpy", "jinja2", "markupsafe"})
+
+
+@click.command()
+@click.argument("trace")
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="P",
+    help="A policy, like slurm, fifo+pack or philly; several are compared. [fifo+pack and fifo+pack+skip]",
+)
+@click.option(
+    "--cluster",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The cluster: a site file, slurm.conf, or what 'scontrol -o show node' printed. [as the trace tells]",
+)
+@click.option(
+    "--nodes", metavar="NxG", help="The cluster, in short: 64x8, 64x8:96c:512G, 64x8/16 (16 a leaf)."
+)
+@click.option(
+    "--remedy",
+    "remedies",
+    multiple=True,
+    metavar="RETRY[/SMOKE]",
+    help="Have jobs fail as Philly's did, and be tried again so: none, three, philly, gsub, knowing; smoke runs: none, "
+    "gate, race.",
+)
+@click.option(
+    "--since", metavar="WHEN", help="Only jobs that arrived then or later: a date, or 7d from its begin."
+)
+@click.option("--until", metavar="WHEN", help="Only jobs that arrived before then.")
+@click.option("--gpu-jobs", is_flag=True, help="Leave out jobs without GPUs.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, metavar="N", help="What is drawn by chance is drawn by. [0]"
+)
+@click.option("--processes", type=click.IntRange(1), metavar="N", help="Policies at a time. [one a CPU]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="One page with plots, that needs nothing else: for a browser, a mail, a printer.",
+)
+def replay(  # noqa: PLR0917 - click gives them by their names
+    trace: str,
+    policies: tuple[str, ...],
+    cluster: Path | None,
+    nodes: str | None,
+    remedies: tuple[str, ...],
+    since: str | None,
+    until: str | None,
+    gpu_jobs: bool,
+    seed: int,
+    processes: int | None,
+    as_json: bool,
+    html: Path | None,
+) -> None:
+    """What would these policies have done to last month? Nothing is asked of Slurm, nothing is changed.
+
+    TRACE is an export of sacct (docs/replay.md has the command), a published trace (Philly, ITP, openb, Synergy),
+    "-" for standard input, or jobs that are drawn: generate:jobs=1000,per_hour=60,like=philly.
+    """
+    if as_json and html is not None:
+        raise UserError("--json and --html exclude each other", fix="give one of them", exit_code=USAGE)
+    if cluster is not None and nodes is not None:
+        raise UserError("--cluster and --nodes exclude each other", fix="give one of them", exit_code=USAGE)
+    with _telling():
+        if html is not None:
+            _refuse(html)
+        made = _compared(
+            _narrowed(_read(trace), since, until, gpu_jobs=gpu_jobs),
+            policies or _POLICIES,
+            remedies,
+            cluster=cluster,
+            nodes=nodes,
+            seed=seed,
+            processes=processes,
+        )
+        _put(made, as_json=as_json, html=html)
+
+
+@contextmanager
+def _telling() -> Iterator[None]:
+    """Tell what is wrong with what was given, and what is not installed. Raises UserError."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRA:
+            raise
+        raise UserError(
+            "this gsub cannot replay",
+            why=f"{package} is not installed here",
+            fix="pip install 'gsub[replay]' into gsub's environment",
+            exit_code=USAGE,
+        ) from error
+
+
+# --- what is replayed -----------------------------------------------------------------------------------------------
+
+
+def _read(text: str) -> Reading:
+    from slurm_plugins.replay.traces import TraceError, read
+    from slurm_plugins.replay.traces.generate import PREFIX, generated
+
+    try:
+        if text.startswith(PREFIX):
+            return generated(text)
+        if text == "-":
+            with tempfile.TemporaryDirectory(prefix="gsub-replay-") as folder:
+                path = Path(folder, "standard input")
+                with path.open("wb") as file:
+                    while piece := sys.stdin.buffer.read(1 << 20):
+                        file.write(piece)
+                return read(path)
+        return read(Path(text))
+    except TraceError as error:
+        raise UserError(error.problem, fix=error.remedy, exit_code=USAGE) from error
+
+
+def _narrowed(reading: Reading, since: str | None, until: str | None, *, gpu_jobs: bool) -> Reading:
+    """The jobs that are asked for; the others are counted. Raises UserError where none is left."""
+    from dataclasses import replace
+
+    trace = reading.trace
+    begin = None if since is None else _when(trace, since, "--since")
+    end = None if until is None else _when(trace, until, "--until")
+    if begin is not None:
+        trace = trace.only(trace["arrival"] >= begin, f"arrived before {since}")
+    if end is not None:
+        trace = trace.only(trace["arrival"] < end, f"arrived at {until} or later")
+    if gpu_jobs:
+        trace = trace.only(trace["gpus"] > 0, "no GPU")
+    if not len(trace):
+        first, last = (reading.trace["arrival"][place] for place in (0, -1))
+        span = f"its jobs arrive within {(last - first) / 86400:,.1f} days"
+        if trace.zero:
+            days = (datetime.fromtimestamp(trace.zero + at).strftime("%Y-%m-%d") for at in (first, last))
+            span = f"its jobs arrive from {' to '.join(days)}"
+        raise UserError("no job is left of the trace", why=span, fix="ask for another span", exit_code=USAGE)
+    return replace(reading, trace=trace)
+
+
+def _when(trace: Trace, text: str, option: str) -> float:
+    """Seconds of the trace: so long after its begin, or a date. Raises UserError."""
+    from site_configs.units import parse_duration
+
+    first = float(trace["arrival"][0])
+    try:
+        return first + parse_duration(text)
+    except ValueError:
+        pass
+    try:
+        at = datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise UserError(
+            f"{option} {text}: no time",
+            fix="write a date like 2026-10-15 or 2026-10-15T08:00, or how long after the trace's begin: 7d, 36 h",
+            exit_code=USAGE,
+        ) from None
+    if not trace.zero:
+        raise UserError(
+            f"{option} {text}: the trace names no dates",
+            fix="write how long after its begin: 7d",
+            exit_code=USAGE,
+        )
+    return at - trace.zero
+
+
+def _cluster(reading: Reading, cluster: Path | None, nodes: str | None) -> Found:
+    from dataclasses import replace
+
+    from slurm_plugins.replay.cluster_of import Found, alike, cluster_of, fitting, inferred
+    from slurm_plugins.replay.traces import TraceError
+
+    try:
+        if nodes is not None:
+            found = Found(alike(nodes))
+        elif cluster is not None:
+            found = cluster_of(cluster, reading.cluster)
+        elif reading.cluster is not None:
+            note = (
+                "nodes are those of the trace's jobs, as large as was in use at once: --cluster knows better"
+            )
+            found = Found(reading.cluster, (note,) if reading.kind == "sacct" else ())
+        else:
+            found = inferred(reading.trace)
+        fits = fitting(found.cluster, reading.trace)
+    except TraceError as error:
+        raise UserError(error.problem, fix=error.remedy, exit_code=USAGE) from error
+    return replace(found, cluster=fits.cluster, notes=(*found.notes, *fits.notes))
+
+
+# --- replaying ------------------------------------------------------------------------------------------------------
+
+
+def _compared(
+    reading: Reading,
+    policies: Sequence[str],
+    remedies: Sequence[str],
+    *,
+    cluster: Path | None,
+    nodes: str | None,
+    seed: int,
+    processes: int | None,
+) -> Compared:
+    from gsub.replay_view import Compared, Shown
+    from slurm_plugins.replay.figures import RECORDED, figures, recorded
+    from slurm_plugins.replay.policy import Policy, PolicyError
+    from slurm_plugins.replay.runs import Remedy, Run
+
+    try:
+        wanted = [Policy.parse(text) for text in dict.fromkeys(policies)]
+        tried: list[Remedy | None] = [Remedy.parse(text) for text in dict.fromkeys(remedies)]
+    except PolicyError as error:
+        raise UserError(f"--policy {error}", fix="docs/replay.md has all words", exit_code=USAGE) from error
+    except ValueError as error:
+        raise UserError(f"--remedy {error}", exit_code=USAGE) from error
+    found = _cluster(reading, cluster, nodes)
+    trace = reading.trace
+    runs = [
+        Run(trace, found.cluster, policy, seed, remedy) for policy in wanted for remedy in tried or [None]
+    ]
+    done = _replayed(runs, processes)
+    columns = [
+        Shown(one.name, figures(trace, found.cluster, one.replayed), one.replayed, one.bill) for one in done
+    ]
+    was = recorded(trace)
+    if was is not None:
+        columns.append(Shown(RECORDED, figures(trace, found.cluster, was), was))
+    return Compared(trace, reading.kind, found.cluster, columns, seed, (*reading.notes, *found.notes))
+
+
+def _replayed(runs: Sequence[Run], processes: int | None) -> list[Done]:
+    from gsub.term import Spinner
+    from slurm_plugins.replay.runs import RunError, side_by_side
+
+    spinner = Spinner()
+    shares = [0.0] * len(runs)
+
+    def told(number: int, share: float) -> None:
+        shares[number] = share
+        spinner.show("  ".join(f"{run} {part:.0%}" for run, part in zip(runs, shares, strict=True)))
+
+    try:
+        return side_by_side(runs, processes=processes or os.cpu_count() or 1, told=told)
+    except RunError as error:
+        raise UserError(f"{error.run} cannot be replayed", why=error.why) from error
+    finally:
+        spinner.hide()
+
+
+# --- out ------------------------------------------------------------------------------------------------------------
+
+
+def _put(made: Compared, *, as_json: bool, html: Path | None) -> None:
+    from gsub.replay_view import as_data, show
+    from profiler.wording import plain
+
+    if as_json:
+        import msgspec
+
+        print(msgspec.json.encode(as_data(made)).decode())
+    elif html is not None:
+        _put_page(html, made)
+        print(f"{plain(str(html))}: {len(made.trace):,} jobs, {len(made.columns)} columns")
+    else:
+        show(made)
+
+
+def _refuse(file: Path) -> None:
+    """Refuse a file that is there already. Raises UserError."""
+    if os.path.lexists(file):
+        raise UserError(
+            f"{file} is there already; nothing was written",
+            fix="name a file that is not there yet, like replay-$(date +%F).html",
+            exit_code=USAGE,
+        )
+
+
+def _put_page(file: Path, made: Compared) -> None:
+    """Write the page. Raises UserError, and then nothing is there."""
+    from gsub.replay_page import page
+    from profiler.whole_file import put
+
+    text = page(made).encode(errors="replace")
+    _refuse(file)
+    try:
+        put(file, text)
+    except OSError as error:
+        raise UserError(
+            f"{file} cannot be written; nothing is left of it",
+            why=error.strerror or str(error),
+            fix="make room there, or name a file on another disk",
+        ) from error
