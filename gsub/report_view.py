@@ -14,7 +14,7 @@ from math import fsum
 from typing import TYPE_CHECKING, Final
 
 from gsub.printed import Line
-from profiler.answers import Advice, Figure, Report
+from profiler.answers import Advice, Report
 from profiler.counting import count
 from profiler.report.cells import UNITS, cell, head
 from profiler.wording import NOT_KNOWN, percent, plain, size, span
@@ -30,12 +30,6 @@ _ROWS: Final = 8
 """Most rows of a table that are shown; files have them all."""
 _SENTENCES: Final = 4
 _MENDED: Final = {"user": "you", "engine": "framework", "infra": "the site"}
-_WAITS_FOR: Final = {
-    "priority": "fair share, priority",
-    "locality": "fragmentation, locality",
-    "limits": "limits of account or QOS",
-    "user": "dependency, begin time, hold",
-}
 _LEFT: Final = frozenset({"figure", "outcome", "reason", "mended_by", "cause", "gpus"})
 """Columns of texts."""
 
@@ -57,7 +51,7 @@ class Sheet:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """One's pending jobs, as Slurm has them now: what each waits for (`gsub.waiting.cause`), its GPUs and seconds.
+    """One's pending jobs, as Slurm has them now: what each waits for (`profiler.waits.CAUSES`), its GPUs and seconds.
 
     None in the place of GPUs or seconds is "not known". An array of which tasks wait is one job.
     """
@@ -160,22 +154,23 @@ def _waiting(found: Report) -> Sheet:
     return Sheet("waiting", "Waiting by GPUs", note, columns, tuple(rows), waited.attempts, waited.unknown)
 
 
-_CAUSES: Final = (
-    ("a dependency, a begin time or a hold", "held_seconds"),
-    ("in the queue", "queued_seconds"),
-)
-
-
 def _causes(found: Report) -> Sheet:
-    figures: list[tuple[str, Figure]] = [(name, getattr(found, member)) for name, member in _CAUSES]
-    whole = _whole(one.value for _, one in figures)
+    whole = _whole(one.wait_seconds for one in found.causes)
     rows = tuple(
-        (name, _hours(one.value), _share(one.value, whole), one.attempts, one.unknown)
-        for name, one in figures
+        (
+            one.cause,
+            _hours(one.wait_seconds),
+            _share(one.wait_seconds, whole),
+            one.waited,
+            one.attempts,
+            one.unknown,
+        )
+        for one in found.causes
     )
-    columns = ("cause", "wait_hours", "share_percent", "attempts", "unknown")
-    waited = found.queued_seconds
-    return Sheet("causes", "Waiting by cause", "", columns, rows, waited.attempts, waited.unknown)
+    columns = ("cause", "wait_hours", "wait_hours_percent", "waited", "attempts", "unknown")
+    note = "From submission to start, by the one reason that Slurm named, look by look; n/a: nobody saw it."
+    unknown = max((one.unknown for one in found.causes), default=0)
+    return Sheet("causes", "Waiting by cause", note, columns, rows, found.attempts, unknown)
 
 
 def _now(queue: Queue) -> Sheet:
@@ -289,7 +284,8 @@ def lines(found: Report, queue: Queue | None = None, trouble: str = "") -> Itera
             yield Line(f"  and {left} more: --json or --csv has them", "note")
     if failures.rows:
         yield from _told(failures, ("reason", "gpu_hours", "run_s_p50", "mended_by", "attempts", "unknown"))
-    yield from _told(causes, causes.columns)
+    if waited := sorted((row for row in causes.rows if row[1]), key=lambda row: -float(row[1] or 0.0)):
+        yield from _told(replace(causes, rows=tuple(waited)), causes.columns)
     yield from _queued(queue, trouble)
     yield from _told(
         waiting, ("gpus", "wait_s_p50", "wait_s_p90", "over_10_min_percent", "attempts", "unknown")
@@ -300,8 +296,7 @@ def lines(found: Report, queue: Queue | None = None, trouble: str = "") -> Itera
 def _queued(queue: Queue | None, trouble: str) -> Iterator[Line]:
     if queue is not None and queue.jobs:
         sheet = _now(queue)
-        named = tuple((_WAITS_FOR.get(str(row[0]), row[0]), *row[1:]) for row in sheet.rows)
-        yield from _told(replace(sheet, rows=named), sheet.columns)
+        yield from _told(sheet, sheet.columns)
     if trouble:
         yield Line("")
         yield Line(f"what waits now is not known: {plain(trouble)}", "note")

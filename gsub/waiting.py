@@ -10,7 +10,7 @@ one scheme, which is read here rather than listed: ``QOSMaxGRESPerUser`` is whos
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
@@ -21,7 +21,7 @@ from gsub.term import one_line
 if TYPE_CHECKING:
     from slurm_plugins.client.values import Job, Node
 
-__all__ = ["REASONS", "Wait", "cause", "limit_sentence", "meaning", "waiting"]
+__all__ = ["REASONS", "Wait", "limit_sentence", "meaning", "waiting"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,65 +223,12 @@ def _ahead(job: Job, queue: Sequence[Job]) -> list[str]:
     ]
 
 
-def cause(job: Job, nodes: Sequence[Node] = ()) -> str:
-    """What a pending job waits for: one of `slurm_plugins.client.causes.CAUSES`, by the reason that Slurm names.
-
-    Resources count as locality where as many GPUs as it asks for are free on nodes that suit it (`_free_gpus`), and it
-    cannot have them; without `nodes` that is not known.
-    """
-    from slurm_plugins.client.causes import cause as by_reason
-
-    found = by_reason(job)
-    if found == "resources" and 0 < (job.gpu_count or 0) <= sum(_free_gpus(job, nodes)[0]):
-        return "locality"
-    return found
-
-
-def _free_gpus(job: Job, nodes: Sequence[Node]) -> tuple[list[int], list[int]]:
-    """The free GPUs of each node that is up, and all GPUs of each node; none: not known.
-
-    Of the nodes of a job's partitions that have its features and that it does not exclude; of its type of GPU.
-    """
-    asked = (job.tres_per_job, job.tres_per_node, job.tres_per_socket, job.tres_per_task, job.tres)
-    types = {name for tres in asked for name in tres if name.startswith("gres/gpu:")}
-    suits = _suits(job.features)
-    if len(types) > 1 or suits is None:
-        return [], []
-    kind = types.pop() if types else ""
-    mine, excluded = set(job.partition.split(",")), set(job.excluded_nodes)
-    free, every = [], []
-    for node in nodes:
-        gpus = node.gres.get(kind, 0) if kind else node.gpus
-        if not gpus or not mine & set(node.partitions) or node.name in excluded:
-            continue
-        if not suits(node.active_features or node.features):
-            continue
-        every.append(gpus)
-        if node.available:
-            if node.gpus_allocated is None:
-                return [], []
-            # Where Slurm does not tell them by type, all that are held may be of this one
-            free.append(max(0, gpus - node.tres_allocated.get(kind, node.gpus_allocated)))
-    return free, every
-
-
-def _suits(features: str | None) -> Callable[[Sequence[str]], bool] | None:
-    """Whether a node with such features may be one of a job's; None for a constraint that is not understood."""
-    if not features:
-        return lambda _: True
-    from slurm_plugins.decide.eligible import Constraint, UnknownConstraintError
-
-    try:
-        constraint = Constraint.read(features)
-    except UnknownConstraintError:
-        return None
-    return lambda there: bool(constraint.sets(there))
-
-
 def _free(job: Job, nodes: Sequence[Node]) -> list[str]:
     if not job.gpu_count or not nodes:
         return []
-    free, every = _free_gpus(job, nodes)
+    from slurm_plugins.decide.free import free_gpus
+
+    free, every = free_gpus(job, nodes)
     if not every:
         return []
     text = f"it asks for {count(job.gpu_count, 'GPU')} on {count(job.num_nodes or 1, 'node')}; free now: "

@@ -321,6 +321,19 @@ class ReportWait(msgspec.Struct, frozen=True, omit_defaults=True):
     over_10_min: int = 0
 
 
+class ReportCause(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What attempts waited for from their submission to their start: a cause, "n/a" for what nobody saw.
+
+    `waited` counts those that did so at all; of `unknown` it is not known how long they waited for it.
+    """
+
+    cause: str
+    attempts: int
+    unknown: int = 0
+    waited: int = 0
+    wait_seconds: float | None = None
+
+
 class Advice(msgspec.Struct, frozen=True, omit_defaults=True):
     """Something that would have helped: of `attempts` it is so, of `of` it is known whether it is.
 
@@ -359,6 +372,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     outcomes: tuple[ReportOutcome, ...] = ()
     failures: tuple[ReportReason, ...] = ()
     waits: tuple[ReportWait, ...] = ()
+    causes: tuple[ReportCause, ...] = ()
     advice: tuple[Advice, ...] = ()
 
 

@@ -14,10 +14,16 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-__all__ = ["UNKNOWN", "Attempt", "Seen", "Wait", "looked", "shares"]
+__all__ = ["CAUSES", "UNKNOWN", "Attempt", "Seen", "Wait", "looked", "shares"]
 
+CAUSES: Final = ("priority", "resources", "locality", "limits", "user", "other")
+"""What jobs wait for: jobs that come before; GPUs, CPUs, memory; few switches, or GPUs that are free apart; limits of
+an account, a QOS; something of their user's (a dependency, a begin time, a hold); anything else.
+"""
 UNKNOWN: Final = "unknown"
 """The cause of time that is covered by no two looks that saw the same."""
+_MOST: Final = 100
+"""Stretches that are kept of a wait; of one whose cause changed more often the oldest become unknown."""
 
 Attempt = tuple[int, int]
 """Job id and restarts."""
@@ -69,7 +75,7 @@ def _longer(last: Wait, cause: str, at: float, gap: float) -> Wait:
         if spans and spans[-1][0] == cause and spans[-1][2] == last.at:
             spans = (*spans[:-1], (cause, spans[-1][1], at))
         else:
-            spans = (*spans, (cause, last.at, at))
+            spans = (*spans[1 - _MOST :], (cause, last.at, at))
     return Wait(at, cause, spans)
 
 

@@ -67,8 +67,8 @@ def _queue() -> tuple[Queue | None, str]:
     """What of the user's waits now, and for what; or why that is not known."""
     from gsub.client import connect
     from gsub.report_view import Queue
-    from gsub.waiting import cause
     from slurm_plugins.client.errors import SlurmError
+    from slurm_plugins.decide.free import Causes, wants_nodes
 
     try:
         client = connect()
@@ -76,11 +76,12 @@ def _queue() -> tuple[Queue | None, str]:
         pending = [
             one for one in client.jobs(user=pwd.getpwuid(os.getuid()).pw_name) if one.state.value == "PENDING"
         ]
-        nodes = client.nodes() if any(one.reason == "Resources" for one in pending) else ()
+        nodes = client.nodes() if any(map(wants_nodes, pending)) else ()
     except SlurmError as error:
         return None, str(error)
+    causes = Causes(nodes)
     waits = (
-        (cause(one, nodes), one.gpu_count, None if one.submitted is None else now - one.submitted.timestamp())
+        (causes.of(one), one.gpu_count, None if one.submitted is None else now - one.submitted.timestamp())
         for one in pending
     )
     return Queue(tuple(waits)), ""

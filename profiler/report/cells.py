@@ -7,16 +7,25 @@ from typing import Any, Final
 
 from profiler.wording import NOT_KNOWN, amount, percent, plain, span
 
-__all__ = ["UNITS", "cell", "head"]
+__all__ = ["CAUSES", "UNITS", "cell", "head"]
 
 UNITS: Final = {"h": "_hours", "%": "_percent", "s": "_s"}
 """How a column ends whose values have this unit."""
+CAUSES: Final = {
+    "priority": "fair share, priority",
+    "locality": "fragmentation, locality",
+    "limits": "limits of account or QOS",
+    "user": "dependency, begin time, hold",
+    NOT_KNOWN: "not known",
+}
+"""Words for what attempts wait for; the others (`profiler.waits.CAUSES`) are words as they are."""
 _HEADS: Final = {
     "gpu_hours": "GPU-hours",
     "gpu_hours_percent": "share",
     "attempts_percent": "of attempts",
     "wasted_hours_percent": "share",
     "wasted_percent": "of own",
+    "wait_hours_percent": "share",
     "run_s_percent": "share of it",
     "gpus": "GPUs",
     "gpus_1": "1 GPU",
@@ -48,7 +57,7 @@ def cell(column: str, value: Any) -> str:  # noqa: ANN401 - of any column
     ('1,234.6', '12 %', '1 min 30 s', 'a[b]')
     """
     if isinstance(value, str):
-        return plain(value, 40)
+        return CAUSES.get(value, plain(value, 40)) if column == "cause" else plain(value, 40)
     if value is None or value != value or (isinstance(value, float) and isnan(value)):  # noqa: PLR0124 - NaT too
         return NOT_KNOWN
     if hasattr(value, "strftime"):

@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from profiler.store.report import BOUNDS, FAILED, LONG_WAIT, SIZES, UNKNOWN
+from profiler.waits import CAUSES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,6 +40,8 @@ __all__ = [
     "utilisation_over_time",
     "utilisation_spread",
     "waiting",
+    "waiting_by_cause",
+    "waiting_by_cause_and_size",
     "wasted",
     "wasted_by_user",
 ]
@@ -91,6 +94,8 @@ def audit(
         wasted(work),
         wasted_by_user(work),
         waiting(work),
+        waiting_by_cause(work),
+        waiting_by_cause_and_size(work),
         locality(work),
         utilisation_spread(work),
         utilisation_over_time(work, since=since, until=until),
@@ -255,6 +260,50 @@ def waiting(frame: pd.DataFrame) -> Table:
     return _table("waiting", "Queueing delay by size", note, rows, len(work), _missing(work.wait_s))
 
 
+def waiting_by_cause(frame: pd.DataFrame) -> Table:
+    """Hours of waiting by what for, of all attempts from submission to start."""
+    work = _work(frame)
+    causes = _causes(work)
+    seen = work[[*_CAUSES]].notna().all(axis=1)
+    made = pd.DataFrame(index=pd.Index(causes.columns, name="cause"))
+    made["wait_hours"] = causes.sum(min_count=1) / 3600
+    made["wait_hours_percent"] = _shares(made.wait_hours)
+    made["waited"] = (causes > 0).sum()
+    made["attempts"] = len(work)
+    made["unknown"] = int((~seen).sum())
+    # Before it could start a job waits for its user, whether anybody looked or not
+    made.loc["user", "unknown"] = int((work.held_s.isna() | ~seen).sum())
+    made.loc[UNKNOWN, "unknown"] = _missing(work.wait_s)
+    note = (
+        "By the one reason that Slurm named, look by look; n/a: between two looks, or nobody looked. User: a "
+        "dependency, a begin time or a hold, also before it could start. Waited: attempts that did so at all."
+    )
+    unknown = int((~seen | work.wait_s.isna()).sum())
+    return _table("waiting_by_cause", "Waiting by cause", note, made.reset_index(), len(work), unknown)
+
+
+def waiting_by_cause_and_size(frame: pd.DataFrame) -> Table:
+    """What share of the time that attempts of a size waited went to which cause."""
+    work = _work(frame)
+    causes = _causes(work)
+    made = _with_all(causes.groupby(work["size"], observed=True).sum(min_count=1).rename_axis("size"))
+    whole = made.sum(axis=1, min_count=1)
+    sums = _with_all(_sums(work, "size"))
+    rows = pd.DataFrame(index=pd.Index(made.index, name="gpus"))
+    for name in made:
+        rows["not_known_percent" if name == UNKNOWN else f"{name}_percent"] = _ratios(
+            made[name].fillna(0.0), whole
+        )
+    rows["wait_hours"] = whole / 3600
+    rows["attempts"] = sums.attempts
+    rows["unknown"] = sums.unwaited
+    note = "As by cause; shares of all hours that attempts of the size waited, from submission to start."
+    unknown = _missing(work.wait_s)
+    return _table(
+        "waiting_by_cause_and_size", "Waiting by cause and size", note, rows.reset_index(), len(work), unknown
+    )
+
+
 def locality(frame: pd.DataFrame) -> Table:
     """Utilisation of attempts on several GPUs by the nodes they were spread over (Philly, Table 5).
 
@@ -404,7 +453,17 @@ def _work(frame: pd.DataFrame) -> pd.DataFrame:
     wait = frame.wait_s.to_numpy()
     columns: dict[str, Any] = {
         name: frame[name]
-        for name in ("job", "gpus", "nodes", "started", "run_s", "run_known", "utilisation_mean")
+        for name in (
+            "job",
+            "gpus",
+            "nodes",
+            "started",
+            "run_s",
+            "run_known",
+            "utilisation_mean",
+            "held_s",
+            *_CAUSES,
+        )
     }
     columns |= {
         name: _keys(frame[name]) for name in ("partition", "reason", "gpu_type", "account", "outcome")
@@ -446,6 +505,22 @@ _SUMMED: Final = (
     *(f"{name}_hours" for name in ("gpu", "seen", "busy", "idle", "failed", "wasted", "judged")),
     *("wait_s", "waited_long", "failed", "unrun", "unseen", "unwasted", "unwaited"),
 )
+
+
+_CAUSES: Final = tuple(f"wait_{cause}_s" for cause in CAUSES)
+
+
+def _causes(work: pd.DataFrame) -> pd.DataFrame:
+    """Seconds of each attempt's waiting by cause, and of no known one: from submission to start."""
+    seen = {cause: work[name].to_numpy() for cause, name in zip(CAUSES, _CAUSES, strict=True)}
+    known = np.nansum(list(seen.values()), axis=0)
+    wait, held = work.wait_s.to_numpy(), work.held_s.to_numpy()
+    both = np.isnan(held) & np.isnan(seen["user"])
+    seen["user"] = np.where(both, np.nan, np.nan_to_num(held) + np.nan_to_num(seen["user"]))
+    # Slurm may have corrected when it could start since its causes were written
+    seen[UNKNOWN] = np.maximum(wait - known, 0.0)
+    causes: pd.DataFrame = pd.DataFrame(seen, index=work.index)
+    return causes
 
 
 def _sums(work: pd.DataFrame, keys: str | list[str]) -> pd.DataFrame:

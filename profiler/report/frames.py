@@ -31,7 +31,8 @@ from sqlalchemy import Connection, Select, and_, func, or_, select
 from profiler.store.bulk import chunks
 from profiler.store.queries import STATE
 from profiler.store.report import OUTCOMES as STATES
-from profiler.store.schema import gpu_usage, job, job_node, verdict
+from profiler.store.schema import WAITED, gpu_usage, job, job_node, verdict
+from profiler.waits import CAUSES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,6 +43,14 @@ __all__ = ["COLUMNS", "OUTCOMES", "Frame", "jobs", "pseudonymous", "span"]
 
 Frame: TypeAlias = pd.DataFrame
 
+_WAITED: Final = {
+    "priority": "jobs that come before it (fair share)",
+    "resources": "GPUs, CPUs or memory",
+    "locality": "few switches, or GPUs that are free but lie apart",
+    "limits": "limits of its account or QOS",
+    "user": "something of its user's, as a hold",
+    "other": "anything else",
+}
 COLUMNS: Final = {
     "job": "Slurm's job id",
     "restarts": "how often it was requeued before this attempt",
@@ -63,6 +72,11 @@ COLUMNS: Final = {
     "started": "when it started (UTC)",
     "ended": "when it ended (UTC); NaT while it runs",
     "wait_s": "seconds from when it could have started (or, unknown, was submitted) until it did",
+    "held_s": "seconds from its submission until it could have started: a dependency, a begin time, a hold",
+    **{
+        f"wait_{name}_s": f"of wait_s, seconds that it was seen to wait for {what}"
+        for name, what in _WAITED.items()
+    },
     "run_s": "seconds that it ran; of a running one, until it was last heard of",
     "limit_s": "seconds that it was allowed; NaN also where there is no limit",
     "gpu_hours": "GPUs times hours of its run inside the window",
@@ -115,8 +129,9 @@ _READ = (
     *(job.c[name] for name in ("cpus", "gpus_known", "gpus_idle", *_SIZES)),
     job.c.touched,
     job.c.facts_at,
+    *(job.c[name] for name in WAITED),
 )
-_NUMBERS: Final = ("pk", "job", "restarts", *_REALS, *_COUNTS, *_SIZES, "touched", "facts_at")
+_NUMBERS: Final = ("pk", "job", "restarts", *_REALS, *_COUNTS, *_SIZES, "touched", "facts_at", *WAITED)
 
 
 def jobs(
@@ -341,6 +356,8 @@ def _frame(
         **{name: _whole(numbers[name], np.int64) for name in _SIZES},
         **{name: _times(numbers[name]) for name in ("submitted", "eligible", "started", "ended")},
         "wait_s": np.maximum(started - first, 0.0),
+        "held_s": np.maximum(numbers["eligible"] - numbers["submitted"], 0.0),
+        **{f"wait_{cause}_s": numbers[name] for cause, name in zip(CAUSES, WAITED, strict=True)},
         "run_s": run,
         "limit_s": numbers["limit_s"],
         "gpu_hours": numbers["gpus"] * inside / 3600,

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from profiler.report.cells import UNITS, cell, head
+from profiler.report.cells import CAUSES, UNITS, cell, head
 from profiler.report.figures import UNKNOWN, Table
 from profiler.report.files import About
 from profiler.report.layout import Cell, Column, Section, rendered
@@ -27,7 +27,7 @@ ROWS: Final = 500
 """Most rows of a table that are in the page; its last row tells what the others come to."""
 _SUMMED: Final = ("gpu_hours_percent", "wasted_hours_percent", "attempts", "unknown")
 """Columns that may be added up over rows, beside all in hours."""
-_WITH_ALL: Final = ("utilisation", "waiting")
+_WITH_ALL: Final = ("utilisation", "waiting", "waiting_by_cause_and_size")
 """Tables whose last row is that of all."""
 _FIRST: Final = ("utilisation_over_time", "utilisation_spread", "utilisation")
 """The tables that come first; the others follow in their order."""
@@ -117,7 +117,7 @@ def _cells(rows: pd.DataFrame, keys: int) -> Iterable[list[Cell]]:
 
 def _cell(name: str, value: Any, *, key: bool = False) -> Cell:  # noqa: ANN401 - of any column
     if isinstance(value, str) and value != UNKNOWN:
-        return Cell(plain(value, NAME), None, key)
+        return Cell(CAUSES.get(value, value) if name == "cause" else plain(value, NAME), None, key)
     if isinstance(value, str) or pd.isna(value):
         return Cell(NOT_KNOWN, "", key)
     number = value.timestamp() if hasattr(value, "timestamp") else float(value)

@@ -18,7 +18,7 @@ from profiler.report import svg
 from profiler.report.svg import NARROW, SIGN, SPANS, Caption, Plot
 from profiler.wording import NOT_KNOWN
 
-__all__ = ["Bar", "Caption", "Plot", "Range", "Series", "bars", "course", "groups", "ranges"]
+__all__ = ["Bar", "Caption", "Plot", "Range", "Series", "bars", "course", "groups", "ranges", "stacks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +118,48 @@ def groups(caption: Caption, labels: Sequence[str], series: Sequence[Series], ax
             made.append(svg.text(left + each * (place + 0.5), y(0) + 17, label, anchor="middle"))
         made.append(svg.text((left + width) / 2, y(0) + 37, axis, anchor="middle", class_="axis"))
         return above + height + 44, made
+
+    return svg.plot(caption, draw, tuple((one.style, one.name) for one in series))
+
+
+def stacks(caption: Caption, labels: Sequence[str], series: Sequence[Series]) -> Plot:
+    """A lying bar of 100 per cent for each label, in parts: those of each series, one after the other."""
+
+    def draw(width: int) -> tuple[float, list[Markup]]:
+        narrow = width == NARROW
+        left = 0.0 if narrow else min(230.0, SIGN * max(map(cell_len, labels)) + 14)
+        step, tall = (40.0, 16.0) if narrow else (30.0, 20.0)
+        room = width - left - 2
+        made = []
+        for place, label in enumerate(labels):
+            top = place * step + (18 if narrow else 4)
+            x, y, anchor = (0.0, top - 6, "start") if narrow else (left - 12, top + tall / 2 + 4.5, "end")
+            made.append(svg.text(x, y, svg.cut(label, (width if narrow else x) / SIGN), anchor=anchor))
+            parts = [(one, one.values[place]) for one in series]
+            if not any(isfinite(value) for _, value in parts):
+                made.append(svg.text(left + 7, top + tall / 2 + 4.5, NOT_KNOWN, class_="none"))
+                continue
+            at = left
+            for one, value in parts:
+                if not value > 0:
+                    continue
+                long = room * value / 100
+                marks = [svg.title(f"{label}, {one.name}: {value:.1f} %")]
+                box = {"x": at, "y": top, "width": max(long - 1, 0.4), "height": tall}
+                marks.append(svg.tag("rect", class_=one.style, **box))
+                if long > 5 * SIGN:
+                    marks.append(
+                        svg.text(
+                            at + long / 2,
+                            top + tall / 2 + 4.5,
+                            f"{value:.0f} %",
+                            anchor="middle",
+                            class_="inside",
+                        )
+                    )
+                made.append(svg.group(marks))
+                at += long
+        return len(labels) * step + 4, made
 
     return svg.plot(caption, draw, tuple((one.style, one.name) for one in series))
 

@@ -9,10 +9,10 @@ from typing import Final
 import pandas as pd
 from markupsafe import Markup
 
-from profiler.report.cells import cell
+from profiler.report.cells import CAUSES, cell
 from profiler.report.figures import UNKNOWN, Table
 from profiler.report.files import About
-from profiler.report.plots import Bar, Caption, Plot, Range, Series, bars, course, groups, ranges
+from profiler.report.plots import Bar, Caption, Plot, Range, Series, bars, course, groups, ranges, stacks
 from profiler.store.report import FAILED
 from profiler.wording import NOT_KNOWN, plain
 
@@ -24,6 +24,10 @@ _BARS: Final = 12
 """Most bars of a plot that has one for each name."""
 _OUTCOME: Final = {"completed": "s1", "running": "s4", "cancelled": "s3", "unknown": "s3"}
 """Styles of outcomes; the others are failures."""
+_CAUSE: Final = {
+    "priority": "s1", "resources": "s4", "locality": "s2", "limits": "s5", "user": "s6", "other": "s3", UNKNOWN: "s7",
+}  # fmt: skip
+"""Styles of what attempts wait for."""
 _STATUS: Final = (("passed", "s1"), ("killed", "s3"), ("unsuccessful", "s2"))
 
 
@@ -140,10 +144,28 @@ def _say_failures(table: Table) -> str:
 def _say_waiting(table: Table) -> str:
     row = table.rows.set_index("gpus").loc["all"]
     half, most = cell("_s", row["wait_s_p50"]), cell("_s", row["wait_s_p90"])
-    return (
-        f"Half of all attempts waited {half} or less, one in ten {most} or more. What they waited for (priority, free "
-        "GPUs, locality) is not recorded, so causes are not told apart."
-    )
+    return f"Half of all attempts waited {half} or less, one in ten {most} or more."
+
+
+def _say_waiting_by_cause(table: Table) -> str:
+    rows = table.rows.set_index("cause")
+    whole, lost = rows.wait_hours.sum(), rows.wait_hours.fillna(0.0)[UNKNOWN]
+    if not whole > 0:
+        return "As far as is known, nobody waited."
+    if lost >= whole:
+        return "What jobs waited for was not seen."
+    known = rows.drop(UNKNOWN).wait_hours
+    share = _per_cent(100 * known.max() / (whole - lost))
+    said = f"Most by {_cause(str(known.idxmax()))}: {share} of the time of which it was seen."
+    return said + (f" Of {_per_cent(100 * lost / whole)} of all waiting it was not." if lost > 0 else "")
+
+
+def _say_causes_by_size(table: Table) -> str:
+    rows = table.rows[table.rows.gpus != "all"].set_index("gpus")
+    apart = rows.locality_percent.dropna()
+    if apart.empty or not apart.max() > 0:
+        return "No size was seen to wait for GPUs that were free but lay apart."
+    return f"GPUs that were free but lay apart held up {_of_size(str(apart.idxmax()))} most: {_per_cent(apart.max())}."
 
 
 def _say_locality(table: Table) -> str:
@@ -260,7 +282,8 @@ def _bars_of(
                 if isfinite(hours)
                 else NOT_KNOWN
             )
-            shown.append(Bar(plain(label, NAME), hours, text, style(label)))
+            name = _cause(label) if key == "cause" else plain(label, NAME)
+            shown.append(Bar(name, hours, text, style(label)))
             if len(shown) == _BARS and len(rows) > _BARS + 1:
                 rest = rows.iloc[_BARS:]
                 left = float(rest[column].sum(min_count=1))
@@ -294,6 +317,26 @@ def _ranges_of(column: str, name: Callable[[str], str]) -> Callable[[Table, Abou
     return draw
 
 
+def _cause(name: str) -> str:
+    return CAUSES.get(name, name)
+
+
+def _draw_causes_by_size(table: Table, about: About) -> Plot:
+    rows = table.rows
+    columns = {name: "not_known" if name == UNKNOWN else name for name in _CAUSE}
+    series = [
+        Series(style, _cause(name), _numbers(rows[f"{columns[name]}_percent"]))
+        for name, style in _CAUSE.items()
+    ]
+    labels = [_of_size(str(size)) for size in rows.gpus]
+    told = _listed(
+        f"{label}: "
+        + ", ".join(f"{one.name} {_told(one.values[place])}" for one in series if one.values[place])
+        for place, label in enumerate(labels)
+    )
+    return stacks(Caption(table.name, table.title, told), labels, series)
+
+
 _Say = Callable[[Table], str]
 _Draw = Callable[[Table, About], Plot]
 _OF: Final[Mapping[str, tuple[_Say, _Draw]]] = {
@@ -309,6 +352,11 @@ _OF: Final[Mapping[str, tuple[_Say, _Draw]]] = {
         _bars_of("user", "wasted_hours", "wasted_percent", lambda _: "s2"),
     ),
     "waiting": (_say_waiting, _ranges_of("wait_s", _of_size)),
+    "waiting_by_cause": (
+        _say_waiting_by_cause,
+        _bars_of("cause", "wait_hours", "wait_hours_percent", lambda name: _CAUSE[name]),
+    ),
+    "waiting_by_cause_and_size": (_say_causes_by_size, _draw_causes_by_size),
     "locality": (_say_locality, _draw_locality),
     "utilisation_spread": (_say_spread, _draw_spread),
     "utilisation_over_time": (_say_over_time, _draw_over_time),

@@ -15,7 +15,8 @@ from profiler.store.facts import JobFacts, Seen, Wanted, fitted
 from profiler.store.ingest import by_job, find_jobs, settle, write
 from profiler.store.judging import mark, patience, settled_badly, with_finding
 from profiler.store.merge import clean
-from profiler.store.schema import decision, job
+from profiler.store.schema import WAITED, decision, job
+from profiler.waits import CAUSES, Attempt, Wait, shares
 
 __all__ = ["enrich", "put_decisions", "wanting"]
 
@@ -37,9 +38,7 @@ _FACTS: Final = tuple(
 )
 _WRITTEN: Final = (*_FACTS, *_FINAL, "slurm_gpus")
 _WRITE = (
-    update(job)
-    .where(job.c.pk == bindparam("pk_"))
-    .values({name: bindparam(f"{name}_") for name in _WRITTEN})
+    update(job).where(job.c.pk == bindparam("pk_")).values({name: bindparam(f"{name}_") for name in _WRITTEN})
 )
 _DUE = (
     select(job.c.pk, job.c.job_id, job.c.restarts, job.c.started, job.c.ended, job.c.asked, job.c.touched)
@@ -53,6 +52,11 @@ _ASKED = (
     update(job)
     .where(job.c.pk == bindparam("pk_"))
     .values(ask_at=bindparam("ask_at_"), asked=bindparam("asked_"))
+)
+
+
+_WAITS = (
+    update(job).where(job.c.pk == bindparam("pk_")).values({name: bindparam(f"{name}_") for name in WAITED})
 )
 
 
@@ -73,8 +77,13 @@ def wanting(connection: Connection, cluster: str, limit: int, now: float) -> tup
     return tuple(Wanted(JobRef(row.job_id, row.restarts), row.started, row.ended, row.asked) for row in rows)
 
 
-def enrich(connection: Connection, facts: Sequence[JobFacts], at: float) -> int:
-    """Write what Slurm says; of how many attempts in the store that was. Facts of others are passed over."""
+def enrich(
+    connection: Connection, facts: Sequence[JobFacts], at: float, waits: Mapping[Attempt, Wait]
+) -> int:
+    """Write what Slurm says; of how many attempts in the store that was. Facts of others are passed over.
+
+    With the start of an attempt is written what it was seen to wait for until then (`waits`).
+    """
     clusters = sorted({one.cluster for one in facts})
     lock(connection, clusters)
     count = 0
@@ -84,11 +93,17 @@ def enrich(connection: Connection, facts: Sequence[JobFacts], at: float) -> int:
             if one.cluster == cluster:
                 of_job.setdefault(one.job_id, []).append(one)
         for ids in chunks(sorted(of_job)):
-            count += _enrich(connection, cluster, {number: of_job[number] for number in ids}, at)
+            count += _enrich(connection, cluster, {number: of_job[number] for number in ids}, at, waits)
     return count
 
 
-def _enrich(connection: Connection, cluster: str, of_job: Mapping[int, list[JobFacts]], at: float) -> int:
+def _enrich(
+    connection: Connection,
+    cluster: str,
+    of_job: Mapping[int, list[JobFacts]],
+    at: float,
+    waits: Mapping[Attempt, Wait],
+) -> int:
     rows: dict[int, list[dict[str, Any]]] = {}
     for row in find_jobs(connection, cluster, list(of_job), whole=True):
         rows.setdefault(row["job_id"], []).append(row)
@@ -114,11 +129,30 @@ def _enrich(connection: Connection, cluster: str, of_job: Mapping[int, list[JobF
     write(connection, list(settled.values()))
     if changed:
         connection.execute(_WRITE, list(changed.values()))
+    waited = [values for row in settled.values() if (values := _waited(row, waits)) is not None]
+    if waited:
+        connection.execute(_WAITS, waited)
     found = with_finding(connection, list(settled))
     judged = (row for pk, row in settled.items() if pk in found or settled_badly(row))
-    waits = ((row["pk"], cluster, patience(row, at, found=row["pk"] in found)) for row in judged)
-    mark(connection, waits, at)
+    due = ((row["pk"], cluster, patience(row, at, found=row["pk"] in found)) for row in judged)
+    mark(connection, due, at)
     return len(settled)
+
+
+def _waited(row: Mapping[str, Any], waits: Mapping[Attempt, Wait]) -> dict[str, Any] | None:
+    """What an attempt waited for, as it is written, once; None while that is not known, or is there already."""
+    first = row["submitted"] if row["eligible"] is None else row["eligible"]
+    if row["started"] is None or first is None or row[WAITED[0]] is not None:
+        return None
+    wait = waits.get((row["job_id"], row["restarts"]))
+    if wait is None and row["restarts"] == 0 and row["array_job_id"] is not None:
+        # A task without a record of its own before it started: it waited as part of its array
+        wait = waits.get((row["array_job_id"], 0))
+    if wait is None:
+        return None
+    seconds = shares(wait, since=first, until=row["started"])
+    found = {f"{name}_": seconds.get(cause, 0.0) for name, cause in zip(WAITED, CAUSES, strict=True)}
+    return found | {"pk_": row["pk"]}
 
 
 def _told(row: Mapping[str, Any], one: JobFacts) -> dict[str, Any]:

@@ -36,15 +36,16 @@ from sqlalchemy import (
     union_all,
 )
 
-from profiler.answers import Advice, Figure, Report, ReportOutcome, ReportReason, ReportWait
+from profiler.answers import Advice, Figure, Report, ReportCause, ReportOutcome, ReportReason, ReportWait
 from profiler.store.early import LONG, SEEN, SMOKE
 from profiler.store.queries import STATE
-from profiler.store.schema import finding, job, job_node, verdict
+from profiler.store.schema import WAITED, finding, job, job_node, verdict
+from profiler.waits import CAUSES
 
 __all__ = ["BOUNDS", "FAILED", "LONG_WAIT", "OUTCOMES", "SIZES", "UNKNOWN", "ReportQuery", "never_used"]
 
 UNKNOWN: Final = "n/a"
-"""The row of those of which it is not known to which one they belong."""
+"""The row of those of which it is not known to which one they belong, and of waiting that nobody saw."""
 SIZES: Final = ("0", "1", "2-4", "5-8", "9-16", "17+")
 """GPUs of an attempt, in classes."""
 BOUNDS: Final = (0, 1, 4, 8, 16)
@@ -63,6 +64,8 @@ FAILED: Final = ("failed", "timeout", "preempted")
 """The outcomes that are failures."""
 LONG_WAIT: Final = 600.0
 """Seconds from which on a wait counts as long."""
+_FOR: Final = {cause: f"for_{cause}" for cause in CAUSES} | {UNKNOWN: "for_unknown"}
+"""The columns with what an attempt waited for, in seconds."""
 _SHORT: Final = 600.0
 """Seconds of run below which nothing is concluded from how much was used."""
 _BUSY_CPUS: Final = 0.8
@@ -105,6 +108,7 @@ def report(connection: Connection, query: ReportQuery) -> Report:
         outcomes=tuple(_outcomes(groups)),
         failures=tuple(_failures(groups, spans)),
         waits=tuple(_by_size(groups, spans)),
+        causes=tuple(_by_cause(groups)),
         advice=tuple(_advice(groups)),
     )
 
@@ -165,6 +169,7 @@ def _attempts() -> Select[Any]:
             job.c.facts_at,
             _no_less(job.c.started - func.coalesce(job.c.eligible, job.c.submitted)).label("wait"),
             _no_less(job.c.eligible - job.c.submitted).label("held"),
+            *(job.c[name] for name in WAITED),
             # Of those alone of which it is asked: bodies are long
             case((and_(STATE.in_(OUTCOMES["timeout"]), logs_read), _has("checkpoint"))).label("saved"),
             and_(verdict.c.reason.in_(SEEN), not_(job.c.name.like(SMOKE))).label("smoke_sees"),
@@ -185,7 +190,21 @@ def _attempts() -> Select[Any]:
             (first.c.gpus.is_not(None), SIZES[-1]),
             else_=UNKNOWN,
         ).label("size"),
+        *_causes(first.c),
     ).offset(0)
+
+
+def _causes(c: Any) -> Iterable[ColumnElement[Any]]:  # noqa: ANN401 - columns by their names
+    """Seconds from submission to start by cause: those of a user's own making are also those before it could start."""
+    zero = literal(0.0)
+    for cause, name in zip(CAUSES, WAITED, strict=True):
+        value = c[name]
+        if cause == "user":
+            both = func.coalesce(c.held, zero) + func.coalesce(value, zero)
+            value = case((or_(c.held.is_not(None), value.is_not(None)), both))
+        yield value.label(_FOR[cause])
+    seen = sum((func.coalesce(c[name], zero) for name in WAITED), zero)
+    yield _no_less(c.wait - seen).label(_FOR[UNKNOWN])
 
 
 def _work() -> Select[Any]:
@@ -249,6 +268,15 @@ def _sums() -> Select[Any]:
     for name in _SUMMED:
         columns += [func.sum(work.c[name]).label(name), func.count(work.c[name]).label(f"{name}_known")]
     columns.append(func.count(case((work.c.wait >= LONG_WAIT, 1))).label("waited_long"))
+    for name in _FOR.values():
+        columns += [
+            func.sum(work.c[name]).label(name),
+            func.count(case((work.c[name] > 0, 1))).label(f"{name}_at_all"),
+        ]
+    columns += [
+        func.count(work.c[WAITED[0]]).label("looked"),
+        func.count(case((work.c.held.is_not(None), work.c[WAITED[0]]))).label("looked_and_held"),
+    ]
     for one in _HINTS:
         columns += one.columns(work)
     return select(*keys, *columns).group_by(*keys)
@@ -452,6 +480,17 @@ def _failures(
         median = spans.get(("run", name), {}).get(5)
         rows.append(ReportReason(name, held.attempts, held.value, median, held.unknown))
     return sorted(rows, key=lambda one: (-(one.gpu_seconds or 0.0), -one.attempts, one.reason))
+
+
+def _by_cause(groups: Sequence[RowMapping]) -> Iterable[ReportCause]:
+    attempts = _count(groups, "attempts")
+    known = dict.fromkeys(CAUSES, _count(groups, "looked"))
+    # Before it could start a job waited for its user, whether anybody looked or not
+    known |= {"user": _count(groups, "looked_and_held"), UNKNOWN: _count(groups, "wait_known")}
+    for cause, name in _FOR.items() if attempts else ():
+        yield ReportCause(
+            cause, attempts, attempts - known[cause], _count(groups, f"{name}_at_all"), _sum(groups, name)
+        )
 
 
 def _by_size(

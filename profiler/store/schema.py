@@ -26,9 +26,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
+from profiler.waits import CAUSES
+
 __all__ = [
     "SEARCHED",
     "TABLES",
+    "WAITED",
     "finding",
     "gpu_usage",
     "job",
@@ -51,6 +54,9 @@ metadata = MetaData(
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
     }
 )
+
+WAITED = tuple(f"waited_{cause}" for cause in CAUSES)
+"""The columns of a job with what it waited for, in seconds."""
 
 # SQLite numbers rows by itself only in a column that is "INTEGER" to the letter
 _Key = BigInteger().with_variant(Integer(), "sqlite")
@@ -110,6 +116,8 @@ job = Table(
     *_columns(_Big, "gpu_memory_peak_bytes", "gpu_memory_total_bytes", "memory_peak_bytes"),
     # GPUs by Slurm's word alone: where it says none, `gpus` is what the nodes say
     Column("slurm_gpus", _Big),
+    # Seconds that it was seen to wait for each cause (`profiler.waits`), once it had started; null: nobody looked
+    *_columns(_Real, *WAITED),
     sqlite_autoincrement=False,
 )
 

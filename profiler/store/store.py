@@ -59,6 +59,7 @@ from profiler.store.report import ReportQuery
 from profiler.store.resubmissions import Due, Undecided
 from profiler.store.retention import Purged
 from profiler.store.verdicts import ReasonsQuery, VerdictQuery
+from profiler.waits import Attempt, Wait
 
 __all__ = ["Store", "open_store"]
 
@@ -126,12 +127,20 @@ class Store:
             with self.writing("Records cannot be written.") as connection:
                 ingest.take(connection, records, at)
 
-    def enrich(self, facts: Sequence[JobFacts], at: float | None = None) -> int:
-        """Write what Slurm says of attempts (`at`: now, if not given); how many of them the store has."""
+    def enrich(
+        self,
+        facts: Sequence[JobFacts],
+        at: float | None = None,
+        waits: Mapping[Attempt, Wait] | None = None,
+    ) -> int:
+        """Write what Slurm says of attempts (`at`: now, if not given); how many of them the store has.
+
+        `waits` is what pending jobs were seen to wait for, by job id and restarts: it is written with their start.
+        """
         if not facts:
             return 0
         with self.writing("What Slurm says of jobs cannot be written.") as connection:
-            return enrich.enrich(connection, facts, time.time() if at is None else at)
+            return enrich.enrich(connection, facts, time.time() if at is None else at, waits or {})
 
     def wanting(self, cluster: str, limit: int, now: float) -> tuple[Wanted, ...]:
         """Attempts that Slurm is to be asked about now; each comes again later, unless facts of it end that."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from profiler.waits import CAUSES
+
 from .values import Job
 
 __all__ = ["CAUSES", "cause"]
 
-CAUSES: Final = ("priority", "resources", "locality", "limits", "user", "other")
-"""What jobs wait for: jobs that come before; GPUs, CPUs, memory; few switches; limits of an account, a QOS; something
-of their user's (a dependency, a begin time, a hold); anything else.
-"""
 _OF_USER: Final = ("Dependency", "BeginTime", "JobHeld", "JobArrayTaskLimit")
 _LIMITS: Final = ("QOS", "Assoc", "MaxMemPerLimit", "AccountingPolicy")
 _OF_ACCOUNT: Final = "PerAccount"  # how limits of an account in its QOS end: MaxGRESPerAccount

@@ -4,10 +4,11 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from gsub.waiting import REASONS, cause, limit_sentence, meaning, waiting
+from gsub.waiting import REASONS, limit_sentence, meaning, waiting
 from slurm_plugins.client.parse import tres
 from slurm_plugins.client.states import JobState, NodeState
 from slurm_plugins.client.values import Job, Node
+from slurm_plugins.decide.free import cause
 
 # All names of job_state_reason.c and of 22.05's slurm_protocol_defs.c that a limit's scheme makes
 LIMITS = tuple(

@@ -264,7 +264,7 @@ def test_an_old_look_says_nothing_of_the_present(door: Door, monkeypatch: pytest
 def test_many_facts_are_written_a_part_at_a_time(door: Door, monkeypatch: pytest.MonkeyPatch):
     parts: list[int] = []
 
-    def enrich(facts: Sequence[JobFacts], at: float) -> int:
+    def enrich(facts: Sequence[JobFacts], at: float, waits: object) -> int:
         parts.append(len(facts))
         return len(facts)
 

@@ -48,7 +48,10 @@ def history(*looks: tuple[float, str | None], gap: float = 60.0) -> Wait | None:
             {"priority": 20, "limits": 40, "unknown": 40},
         ),
         # It was gone from the queue in between: another attempt's wait, or none
-        (((110, "priority"), (140, None), (170, "priority"), (190, "priority")), {"priority": 20, "unknown": 80}),
+        (
+            ((110, "priority"), (140, None), (170, "priority"), (190, "priority")),
+            {"priority": 20, "unknown": 80},
+        ),
     ],
 )
 def test_time_goes_to_the_cause_that_two_looks_saw(
@@ -74,6 +77,17 @@ def test_what_was_seen_survives_a_restart() -> None:
     wait = history((100, "priority"), (130, "priority"))
     assert wait is not None
     read = msgspec.json.decode(msgspec.json.encode(wait), type=Wait)
-    assert shares(looked({JOB: read}, {JOB: Seen("priority")}, at=160, gap=60)[JOB], since=100, until=160) == {
-        "priority": 60
-    }
+    assert shares(
+        looked({JOB: read}, {JOB: Seen("priority")}, at=160, gap=60)[JOB], since=100, until=160
+    ) == {"priority": 60}
+
+
+def test_a_wait_of_many_causes_is_bounded() -> None:
+    """What is dropped of it becomes unknown, never another cause's."""
+    looks: list[tuple[float, str | None]] = []
+    for turn in range(300):
+        cause = ("priority", "resources")[turn % 2]
+        looks += [(20.0 * turn, cause), (20.0 * turn + 10, cause)]
+    wait = history(*looks)
+    assert wait is not None and len(wait.spans) == 100
+    assert shares(wait, since=0, until=6000) == {"priority": 500, "resources": 500, "unknown": 5000}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, insert
 
 from profiler.store import Store
-from profiler.store.schema import gpu_usage, job, job_node, verdict
+from profiler.store.schema import WAITED, gpu_usage, job, job_node, verdict
 
 CLUSTER = "philly"
 SINCE = 1_735_689_600.0
@@ -74,7 +74,9 @@ def _trace(random: np.random.Generator, count: int) -> tuple[NDArray[np.int64], 
         trace = pd.read_csv(_TRACE)
         drawn = random.integers(0, len(trace), count)
         return trace["num_gpus"].to_numpy(np.int64)[drawn], trace["duration"].to_numpy(np.float64)[drawn]
-    sizes = random.choice([1, 2, 4, 8, 16, 32, 64], count, p=[0.9317, 0.022, 0.023, 0.02, 0.002, 0.001, 0.0003])
+    sizes = random.choice(
+        [1, 2, 4, 8, 16, 32, 64], count, p=[0.9317, 0.022, 0.023, 0.02, 0.002, 0.001, 0.0003]
+    )
     return sizes, np.minimum(random.lognormal(6.8, 2.2, count), 4e6)
 
 
@@ -102,6 +104,14 @@ def _write(
     waits = random.exponential(np.where(sizes == 1, 240, 240 * np.sqrt(sizes) * 3))
     users = np.minimum(random.zipf(1.4, count) - 1, 399)
     kinds = random.choice(3, count, p=[0.5, 0.2, 0.3])
+    # A third by jobs that come before, the more by the lack of GPUs, and of those that lie together, the larger
+    shares = random.dirichlet((2.0, 3.0, 0.3, 0.3, 0.1, 0.1), count)
+    apart = np.where(sizes > 1, shares[:, 1] * 0.6, 0.0)
+    shares[:, 2] += apart
+    shares[:, 1] -= apart
+    seen = np.maximum(waits - random.uniform(0, 30, count), 0.0)
+    unlooked = random.random(count) < 0.1
+    held = np.where(random.random(count) < 0.05, random.exponential(7200, count), 0.0)
     nodes = -(-sizes // 8)
     spread = (sizes > 1) & (random.random(count) < 0.15)
     nodes = np.where(spread, np.minimum(sizes, nodes * 2), nodes)
@@ -110,9 +120,25 @@ def _write(
     hosts: list[dict[str, Any]] = []
     gpus: list[dict[str, Any]] = []
     verdicts: list[dict[str, Any]] = []
-    columns = (starts, ends, lengths, sizes, states, use, unseen, waits, users, kinds, nodes, why, running)
+    columns = (
+        starts,
+        ends,
+        lengths,
+        sizes,
+        states,
+        use,
+        unseen,
+        waits,
+        users,
+        kinds,
+        nodes,
+        why,
+        running,
+        held,
+    )
+    causes = (shares * seen[:, None]).tolist()
     for n, row in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
-        start, end, length, size, state, mean, blind, wait, user, kind, wide, reason, runs = row
+        start, end, length, size, state, mean, blind, wait, user, kind, wide, reason, runs, before = row
         key = first + n + 1
         name, account = f"user{user:03d}", f"group{user % 40:02d}"
         idle = None if blind else size if mean == 0 else 0
@@ -124,13 +150,14 @@ def _write(
                 "node_count": wide, "uid": 10_000 + user, "gid": 10_000, "name": f"train-{key % 997}", "user": name,
                 "account": account, "partition": _PARTITIONS[kind], "qos": "normal",
                 "state": "RUNNING" if runs else _STATES[state], "exit_code": int(state == 2), "signal": 0,
-                "submitted": start - wait, "eligible": start - wait, "started": start, "ended": ended,
+                "submitted": start - wait - before, "eligible": start - wait, "started": start, "ended": ended,
                 "time_limit": 7 * 86400.0, "nodes": f"n[1-{wide}]", "cpus": 8 * size, "gpus": size,
                 "memory_asked_bytes": 64 * _GIB * size, "work_dir": f"/home/{name}/run",
                 "gpus_known": 0 if blind else size, "gpus_idle": idle, "gpu_seconds": None if blind else size * length,
                 "utilisation_mean": None if blind else mean, "power_mean_w": None if blind else 80 + 3 * mean,
                 "cpu_seconds": length * size * 3.5, "gpu_memory_peak_bytes": None if blind else 30 * _GIB,
                 "gpu_memory_total_bytes": None if blind else 80 * _GIB, "memory_peak_bytes": 20 * _GIB,
+                **dict(zip(WAITED, [None] * len(WAITED) if unlooked[n] else causes[n], strict=True)),
             }
         )  # fmt: skip
         for host in range(wide):
@@ -165,9 +192,7 @@ def _means(sizes: NDArray[np.int64], states: NDArray[np.int64]) -> NDArray[np.fl
     return mean
 
 
-def _uses(
-    key: int, size: int, wide: int, kind: int, mean: float, length: float
-) -> Iterator[dict[str, Any]]:
+def _uses(key: int, size: int, wide: int, kind: int, mean: float, length: float) -> Iterator[dict[str, Any]]:
     places: Sequence[int] = [n * wide // size for n in range(size)]
     for place, host in enumerate(places):
         yield {

@@ -14,7 +14,7 @@ from sqlalchemy import insert
 from profiler.report.figures import Table, audit, by, utilisation_over_time
 from profiler.report.frames import jobs
 from profiler.store import open_store
-from profiler.store.schema import job, verdict
+from profiler.store.schema import WAITED, job, verdict
 
 MONDAY = 1_736_121_600.0
 """2025-01-06, UTC."""
@@ -43,6 +43,15 @@ HISTORY: tuple[tuple[Any, ...], ...] = (
     ((29,), "cy", NO, 1, "COMPLETED", NO, 0, 1, 8, NO, NO),
     ((30,), "ada", 1, 1, "COMPLETED", NO, 12, 14, 12, 0, 1),
 )  # fmt: skip
+# Of some attempts: seconds before they could start, and seconds in the queue that were seen to be for this or that
+CAUSES: dict[int, tuple[int | None, dict[str, int]]] = {
+    1: (NO, {"other": 30}),
+    11: (NO, {"resources": 1200}),
+    17: (1800, {"priority": 3600, "resources": 1800, "user": 600}),
+    18: (NO, {"locality": 3000}),
+    23: (NO, {"limits": 1800}),
+    28: (NO, {}),
+}
 ACCOUNTS = {"ada": "vision", "ben": "vision", "cy": "speech", "": ""}
 
 
@@ -51,13 +60,21 @@ def rows() -> Iterator[tuple[dict[str, Any], str | None]]:
         for number in numbers:
             start, end = MONDAY + first * HOUR, MONDAY + last * HOUR
             wait = number if waited == "+" else waited
+            held, causes = CAUSES.get(number, (NO, None))
+            told = (
+                {}
+                if causes is None
+                else dict.fromkeys(WAITED, 0) | {f"waited_{k}": v for k, v in causes.items()}
+            )
+            if held is not None:
+                told |= {"submitted": start - wait * 60 - held, "eligible": start - wait * 60}
             yield {
                 "pk": number, "cluster": "lab", "job_id": number, "restarts": 0, "sort_at": start, "touched": end,
                 "user": user, "account": ACCOUNTS[user], "partition": "gpu", "state": state, "node_count": nodes,
                 "gpus": gpus, "submitted": None if wait is None else start - wait * 60, "started": start,
                 "ended": None if state == "RUNNING" else end, "utilisation_mean": use, "gpus_idle": idle,
                 "gpus_known": 0 if use is None and idle is None else gpus or 0,
-            }, reason  # fmt: skip
+            } | told, reason  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -207,6 +224,36 @@ def test_queueing_delay_by_size(tables: dict[str, Table]) -> None:
         n/a | 480 | 480 | 480 | 480 | 0 | 1 | 0
         all | 420 | 1200 | 1800 | 60 * 409 / 29 | 1000 / 29 | 30 | 1
     """)  # fmt: skip
+
+
+def test_waiting_by_cause(tables: dict[str, Table]) -> None:
+    check(tables["waiting_by_cause"], """
+        cause | wait_hours | wait_hours_percent | waited | attempts | unknown
+        priority | 1 | 100 * 3600 / 26340 | 1 | 30 | 24
+        resources | 3000 / 3600 | 100 * 3000 / 26340 | 2 | 30 | 24
+        locality | 3000 / 3600 | 100 * 3000 / 26340 | 1 | 30 | 24
+        limits | 0.5 | 100 * 1800 / 26340 | 1 | 30 | 24
+        user | 2400 / 3600 | 100 * 2400 / 26340 | 1 | 30 | 29
+        other | 30 / 3600 | 100 * 30 / 26340 | 1 | 30 | 24
+        n/a | 12510 / 3600 | 100 * 12510 / 26340 | 27 | 30 | 1
+    """)  # fmt: skip
+    assert (tables["waiting_by_cause"].attempts, tables["waiting_by_cause"].unknown) == (30, 24)
+
+
+def test_waiting_by_cause_and_size(tables: dict[str, Table]) -> None:
+    causes = [
+        *(f"{cause}_percent" for cause in ("priority", "resources", "locality", "limits", "user", "other"))
+    ]
+    check(tables["waiting_by_cause_and_size"], f"""
+        gpus | {' | '.join(causes)} | not_known_percent | wait_hours | attempts | unknown
+        0 | 0 | 0 | 0 | 0 | 0 | 0 | 100 | 420 / 3600 | 1 | 0
+        1 | 0 | 0 | 0 | 0 | 0 | 3000 / 4500 | 447000 / 4500 | 1.25 | 16 | 0
+        2-4 | 0 | 120000 / 6540 | 0 | 0 | 0 | 0 | 534000 / 6540 | 6540 / 3600 | 9 | 1
+        5-8 | 360000 / 12600 | 180000 / 12600 | 300000 / 12600 | 0 | 240000 / 12600 | 0 | 180000 / 12600 | 3.5 | 2 | 0
+        9-16 | 0 | 0 | 0 | 100 | 0 | 0 | 0 | 0.5 | 1 | 0
+        n/a | 0 | 0 | 0 | 0 | 0 | 0 | 100 | 480 / 3600 | 1 | 0
+        all | 360000 / 26340 | 300000 / 26340 | 300000 / 26340 | 180000 / 26340 | 240000 / 26340 | 3000 / 26340 | 1251000 / 26340 | 26340 / 3600 | 30 | 1
+    """)  # fmt: skip  # noqa: E501
 
 
 def test_locality(tables: dict[str, Table]) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from profiler.report.cells import UNITS, cell
+from profiler.report.cells import CAUSES, UNITS, cell
 from profiler.report.figures import UNKNOWN, Table, audit
 from profiler.report.html import ROWS, page
 from profiler.wording import NOT_KNOWN, percent, plain
@@ -20,6 +20,7 @@ from tests.report.history import SINCE, UNTIL
 from tests.report.pages import ABOUT, HOSTILE, Reader, crowd, history, made, read
 
 DAY = 86400.0
+WITH_ALL = ("utilisation", "waiting", "waiting_by_cause_and_size")
 TAGS = """
 html head meta title link style body a header p h1 h2 bdi time nav ul li main section dl div dt dd figure span svg desc
 g rect text line polyline circle path label input table caption thead tbody tfoot tr th td code footer script
@@ -84,7 +85,7 @@ def test_each_cell_has_the_number_of_the_figures(whole: tuple[str, dict[str, Tab
         assert len(found["thead"][0]) == len(columns)
         # In the foot, where it is not sorted among the others
         whole_row = [cells[0].text for cells in found["tfoot"]]
-        assert whole_row == (["all"] if name in ("utilisation", "waiting") else [])
+        assert whole_row == (["all"] if name in WITH_ALL else [])
         shown = found["tbody"] + found["tfoot"]
         assert len(shown) == len(table.rows) <= ROWS
         for row, cells in zip(table.rows.to_dict("records"), shown, strict=True):
@@ -93,7 +94,8 @@ def test_each_cell_has_the_number_of_the_figures(whole: tuple[str, dict[str, Tab
                 value = row[column]
                 where = f"{name}, {column}, {cells[0].text}"
                 if isinstance(value, str) and value != UNKNOWN:
-                    assert (one.text, one.value, one.isolated) == (plain(value, 120), None, True), where
+                    text = CAUSES.get(value, value) if column == "cause" else plain(value, 120)
+                    assert (one.text, one.value, one.isolated) == (text, None, True), where
                 elif isinstance(value, str) or pd.isna(value):
                     assert (one.text, one.value) == (NOT_KNOWN, ""), where
                 else:
@@ -120,7 +122,7 @@ def test_a_card_has_its_share_of_what_is_known(whole: tuple[str, dict[str, Table
 
 def test_each_part_says_what_it_rests_on(whole: tuple[str, dict[str, Table]]) -> None:
     text, tables = whole
-    assert len(re.findall(r"<figure>", text)) == 9
+    assert len(re.findall(r"<figure>", text)) == 11
     for table in tables.values():
         lost = f"of {table.unknown:,} not known" if table.unknown else "all known"
         body = text[text.index(f'<section id="{table.name}"') :]
@@ -140,7 +142,7 @@ def test_bars_are_as_long_as_the_numbers(whole: tuple[str, dict[str, Table]]) ->
 
 def test_both_drawings_of_a_plot_are_named_and_tell_the_numbers(reader: Reader) -> None:
     plots = attributes(reader, "svg")
-    assert len(plots) == 18
+    assert len(plots) == 22
     names = [str(named[key]) for named in plots for key in ("aria-labelledby", "aria-describedby")]
     ids = [named["id"] for _, named in reader.tags if "id" in named]
     assert {named["role"] for named in plots} == {"img"}

@@ -19,13 +19,13 @@ import pytest
 from gsub.cli import main
 from gsub.printed import Line
 from gsub.report_view import Queue, as_csv, facts, lines
-from gsub.waiting import cause
-from profiler.answers import Advice, Figure, Report, ReportOutcome, ReportReason, ReportWait
+from profiler.answers import Advice, Figure, Report, ReportCause, ReportOutcome, ReportReason, ReportWait
 from profiler.records import Record
 from profiler.store.facts import JobFacts
 from slurm_plugins.client.parse import tres
 from slurm_plugins.client.states import NodeState
 from slurm_plugins.client.values import Hosts, Node
+from slurm_plugins.decide.free import cause
 from tests.cli.service import Site, keeper, write_site
 from tests.cli.test_waiting import pending
 from tests.keeper.door import ADA, BOB, OPERATOR, Door, new_store
@@ -187,6 +187,12 @@ FULL = Report(
         ReportReason("nccl_timeout", 100, 1e7, 86400.0 * 3),
         ReportReason("n/a", 10, None, None, 10),
     ),
+    causes=(
+        ReportCause("resources", 123_456, 10, 4, 1999.9 * 3600),
+        ReportCause("user", 123_456, 100_000, 20_000, 3.6e6),
+        ReportCause("other", 123_456, 10, 0, 0.0),
+        ReportCause("n/a", 123_456, 10, 7, 360.0),
+    ),
     waits=(
         ReportWait("1", 1000, 0, 60.0, 6000.0, 7.2e6, 10),
         ReportWait("all", 2000, 0, 60.0, 9e5, 7.2e6, 10),
@@ -220,7 +226,15 @@ def test_it_fits_on_eighty_columns_and_says_all() -> None:
     assert "8 attempts used 1 of 4 GPUs in the mean" in said and "1 attempt never used a GPU" in said
     assert "and 4 more: --json or --csv has them" in said
     assert "fragmentation, locality 8 2 h 2 1" in said, "GPUs, the longest wait, jobs, of one not known"
-    assert "a dependency, a begin time or a hold 1,000.0 33 % 123,456 100,000" in said
+    assert "dependency, begin time, hold 1,000.0 33 % 20,000 123,456 100,000" in said
+    assert (
+        said.index("resources 1,999.9")
+        < said.index("dependency, begin time, hold")
+        < said.index("not known 0.1")
+    )
+    assert "other" not in said.partition("Waiting by cause")[2].partition("Waiting now")[0], (
+        "nobody waited for that"
+    )
     assert "utilisation n/a 120,000 120,000" in said, "what is not known is not 0"
     first = shown.splitlines()[:24]
     assert any("What would have helped" in line for line in first), "on the first screen"

@@ -18,7 +18,7 @@ from profiler.report import figures
 from profiler.report.frames import jobs
 from profiler.store import ReportQuery, Store, open_store
 from profiler.store.report import OUTCOMES
-from profiler.store.schema import finding, job, job_node, verdict
+from profiler.store.schema import WAITED, finding, job, job_node, verdict
 from tests.report.history import CLUSTER, SINCE, UNTIL, fill
 from tests.report.test_figures import DAYS, MONDAY, rows
 
@@ -62,6 +62,7 @@ def same(found: Report, frame: pd.DataFrame) -> None:
             figures.outcomes(frame),
             figures.failures(frame),
             figures.waiting(frame),
+            figures.waiting_by_cause(frame),
         )
     }
     totals = tables["totals"].rows.set_index("figure")
@@ -101,6 +102,13 @@ def same(found: Report, frame: pd.DataFrame) -> None:
         assert alike(wait.wait_seconds, told.wait_s_mean * known)
         assert not known or alike(100 * wait.over_10_min / known, told.over_10_min_percent)
 
+    causes = tables["waiting_by_cause"].rows.set_index("cause")
+    assert [one.cause for one in found.causes] == list(causes.index)
+    for cause in found.causes:
+        told = causes.loc[cause.cause]
+        assert (cause.attempts, cause.unknown, cause.waited) == (told.attempts, told.unknown, told.waited)
+        assert alike(cause.wait_seconds, told.wait_hours * HOUR), cause.cause
+
 
 def alike(found: float | None, told: float) -> bool:
     return pd.isna(told) if found is None else found == pytest.approx(told, rel=1e-9, abs=1e-6)
@@ -130,6 +138,9 @@ def drawn(random: Random, count: int) -> Iterator[Attempt]:
         known = random.choice([gpus or 0, gpus or 0, (gpus or 0) // 2, 0])
         wait = random.choice([0.0, 30.0, 600.0, 9000.0, -5.0])
         mine = random.random() < 0.8
+        # The first may be of more than was waited: Slurm has corrected itself
+        causes = [random.choice([0.0, 0.0, 40.0, 500.0]) if random.random() < 0.7 else 0.0 for _ in WAITED]
+        looked = random.random() < 0.6
         yield {
             "pk": number, "job_id": 1 + number // 2, "restarts": number % 2, "uid": ADA if mine else BOB,
             "user": "ada" if mine else "bob", "sort_at": begun, "started": maybe(begun), "ended": ended,
@@ -140,6 +151,7 @@ def drawn(random: Random, count: int) -> Iterator[Attempt]:
             "gpus_known": known, "gpus_idle": maybe(random.randint(0, known)), "cpu_seconds": maybe(long * 7),
             "memory_asked_bytes": maybe(64 << 30), "memory_peak_bytes": maybe(random.choice([9, 60]) << 30),
             "time_limit": maybe(86400.0), "partition": "gpu",
+            **(dict(zip(WAITED, causes, strict=True)) if looked else {}),
         }, maybe(random.choice(["gpu_oom", "import_error", "time_limit", "none", "nccl_error"])), "{}"  # fmt: skip
 
 

@@ -23,14 +23,15 @@ from slurm_plugins.client.commands import CommandClient
 from slurm_plugins.client.errors import SlurmError
 from slurm_plugins.client.protocol import SlurmClient
 from slurm_plugins.client.states import JobState
-from slurm_plugins.client.values import Job
+from slurm_plugins.client.values import Job, Node
+from slurm_plugins.decide.free import Causes, wants_nodes
 from slurm_plugins.service.keeper.again_look import is_stranger, waited_for
 from slurm_plugins.service.keeper.facts import of_accounting, of_job, running
 from slurm_plugins.service.keeper.lifeline import die_with
 from slurm_plugins.service.keeper.queue import Queue, queue_of
 from slurm_plugins.service.look import COMMAND_SECONDS, slurm_environment
 
-__all__ = ["Question", "Seen", "ask"]
+__all__ = ["Pending", "Question", "Seen", "ask"]
 
 _AT_ONCE: Final = 400
 """Ids of one call of sacct: a command line has a length."""
@@ -45,10 +46,19 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     wanted: tuple[JobRef, ...] = ()
 
 
+class Pending(msgspec.Struct, frozen=True, array_like=True):
+    """A job that waits, the attempt to come, and what for (`profiler.waits.CAUSES`); `array` is its array's leader."""
+
+    job_id: int
+    restarts: int
+    cause: str
+    array: int | None = None
+
+
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """What Slurm said, asked at `at`. `running` is None where it did not answer, or with nothing: that is no fact.
     `waiting` are the jobs that wait for others, by the job that each waits for, as its dependency names it.
-    `queue` is what runs and waits in sum.
+    `queue` is what runs and waits in sum; `pending` is what waits, None where that is not known.
 
     `error` and `accounting_error` are sentences: what they stand for is not known, not empty.
     """
@@ -58,6 +68,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     facts: tuple[JobFacts, ...] = ()
     waiting: Mapping[str, tuple[int, ...]] = {}
     queue: Queue | None = None
+    pending: tuple[Pending, ...] | None = None
     error: str = ""
     accounting_error: str = ""
 
@@ -68,7 +79,7 @@ def ask(client: SlurmClient, cluster: str, wanted: Sequence[JobRef], now: float)
     facts: list[JobFacts] = []
     runs = None
     waiting: Mapping[str, tuple[int, ...]] = {}
-    queue = None
+    queue = pending = None
     rest = set(wanted)
     try:
         jobs = client.jobs()
@@ -77,6 +88,7 @@ def ask(client: SlurmClient, cluster: str, wanted: Sequence[JobRef], now: float)
     else:
         runs = running(jobs) if jobs else None
         waiting, queue = _waiting(jobs), queue_of(jobs) if jobs else None
+        pending = _pending(client, jobs) if jobs else None
         for job in jobs:
             ref = JobRef(job.id, job.restarts)
             if ref in rest:
@@ -98,9 +110,23 @@ def ask(client: SlurmClient, cluster: str, wanted: Sequence[JobRef], now: float)
         facts=tuple(facts),
         waiting=waiting,
         queue=queue,
+        pending=pending,
         error=error,
         accounting_error=accounting_error,
     )
+
+
+def _pending(client: SlurmClient, jobs: Sequence[Job]) -> tuple[Pending, ...] | None:
+    """What waits, and for what. The nodes are asked for once, and only if a job waits for its turn at them."""
+    waits = [job for job in jobs if job.state is JobState.PENDING]
+    nodes: tuple[Node, ...] = ()
+    if any(map(wants_nodes, waits)):
+        try:
+            nodes = client.nodes()
+        except SlurmError:
+            return None  # without them, jobs that lack GPUs and jobs whose GPUs lie apart look alike
+    causes = Causes(nodes)
+    return tuple(Pending(job.id, job.restarts, causes.of(job), job.array_job_id) for job in waits)
 
 
 def _waiting(jobs: Sequence[Job]) -> Mapping[str, tuple[int, ...]]:

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
@@ -22,6 +23,7 @@ from slurm_plugins.service.keeper.counts import Counts
 from slurm_plugins.service.keeper.queue import Queue
 from slurm_plugins.service.keeper.refusal import RefusedError
 from slurm_plugins.service.keeper.storing import Storing
+from slurm_plugins.service.keeper.waits import Waits
 from slurm_plugins.service.site_watch import Taken
 from slurm_plugins.service.within import is_set_within
 
@@ -83,7 +85,8 @@ class ChildSlurm:
 class Enrichment:
     """Looks again and again; `run` ends only by being cancelled.
 
-    `told` hears the facts that are in the store, `waiting` who waits for whom (`Seen.waiting`).
+    `told` hears the facts that are in the store, `waiting` who waits for whom (`Seen.waiting`). What waits for what
+    is kept in `waits`, where there is such a file.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class Enrichment:
         every: float,
         told: Callable[[Sequence[JobFacts]], object] = lambda facts: None,
         waiting: Callable[[Mapping[str, tuple[int, ...]], float], object] = lambda jobs, now: None,
+        waits: Path | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._slurm = slurm
@@ -107,6 +111,7 @@ class Enrichment:
         self._every = every
         self._told = told
         self._waiting = waiting
+        self._waits = Waits(waits, gap=_OLD * every)
         self._now = now
         self._running: Running | None = None
         self._queue: Queue | None = None
@@ -176,6 +181,8 @@ class Enrichment:
         if not seen.error:
             # Kept before anybody hears that a job has ended: Slurm shows no dependency that is fulfilled
             await asyncio.to_thread(self._waiting, seen.waiting, now)
+        if seen.pending is not None:
+            await asyncio.to_thread(self._waits.seen, seen.pending, seen.at)
         for part in _parts(seen.facts):
             await self._tell(part, seen.at)
         ending = {one.job.job_id for one in wanted if one.ended is not None and now - one.ended < _YOUNG}
@@ -183,8 +190,8 @@ class Enrichment:
             self.soon()  # it is completing: in a moment Slurm knows how it ended
 
     async def _tell(self, facts: Sequence[JobFacts], at: float) -> None:
-        store = self._storing.store
-        told = await self._storing.write("enrich", lambda: store.enrich(facts, at))
+        store, waits = self._storing.store, self._waits.known
+        told = await self._storing.write("enrich", lambda: store.enrich(facts, at, waits))
         self._counts.enriched.add(by=told)
         self._told(facts)
 

@@ -110,6 +110,7 @@ class Keeper:
             every=options.every,
             told=self._told,
             waiting=self.resubmitting.dependants.seen,
+            waits=options.state / "waits.json",
         )
         self.alerting = self._alerting()
         self.judging = Judging(self.site.cluster, self.storing, self.counts, told=self.resubmitting.soon)
