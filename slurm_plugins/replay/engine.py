@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from slurm_plugins.replay import slurm_run
 from slurm_plugins.replay.attempts import Attempts
 from slurm_plugins.replay.desk import Desk, Planner
 from slurm_plugins.replay.orders import InOrder, Skipping
@@ -56,6 +57,16 @@ def replay(
     begun = time.perf_counter()
     if attempts is not None and len(attempts) != len(trace):
         raise ValueError(f"attempts of {len(attempts)} jobs for a trace of {len(trace)}")
+    if policy.order == "slurm":
+        return slurm_run.run(
+            trace,
+            cluster,
+            policy.slurm,
+            seed=seed,
+            attempts=attempts,
+            progress=progress,
+            name=str(policy),
+        )
     desk = Desk(trace, cluster, policy, attempts or Attempts.once(trace), seed)
     desk.run(_planner(desk), _ticks(progress, len(trace)))
     return _outcome(desk, time.perf_counter() - begun)

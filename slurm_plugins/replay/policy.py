@@ -8,10 +8,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+
+from slurm_plugins.replay.slurm_rules import SlurmRules
 
 __all__ = ["PRESETS", "WORDS", "Policy", "PolicyError"]
 
@@ -76,6 +79,10 @@ class Policy:
     scaling: str = "none"
     slowdown: bool = True
     """Jobs run slower when spread; False: placement costs nothing, as in Synergy's simulator."""
+
+    slurm: SlurmRules = dataclasses.field(default_factory=SlurmRules)
+    """Order slurm: the site's own weights and intervals; without them all are Slurm's defaults, where weights are 0 and
+    the order is that of submission."""
 
     def __post_init__(self) -> None:
         for field, choices in CHOICES.items():

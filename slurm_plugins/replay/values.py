@@ -42,6 +42,8 @@ class Job:
     """Exactly so many nodes; 0: as few as hold it."""
     cpus: float = 0.0
     """In all; 0: its GPUs' share of a node."""
+    cpus_asked: float = 0.0
+    """In all, as it asked in words; 0: `cpus`. Slurm's first priority counts these, not what comes with GPUs."""
     memory: float = 0.0
     """In all; 0: its GPUs' share of a node."""
     exclusive: bool = False
@@ -56,6 +58,8 @@ class Job:
     """Names its curve and its class of locality."""
     weight: float = 0.0
     """What is added to Slurm's priority beside its own factors: minus nice, a site's factor."""
+    priority: float = math.nan
+    """Slurm's, as recorded: from it follows what no other column tells, nice above all."""
     deadline: float = math.nan
     gpus_least: int = 0
     gpus_most: int = 0

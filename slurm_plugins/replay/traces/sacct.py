@@ -36,7 +36,7 @@ __all__ = ["EXPORT", "FIELDS", "SACCT"]
 
 FIELDS: Final = (
     "JobIDRaw", "JobID", "Cluster", "User", "Account", "QOS", "Partition", "State", "Submit", "Eligible", "Start",
-    "End", "ElapsedRaw", "TimelimitRaw", "NNodes", "NodeList", "ReqTRES", "AllocTRES",
+    "End", "ElapsedRaw", "TimelimitRaw", "NNodes", "NodeList", "ReqTRES", "AllocTRES", "Priority",
 )  # fmt: skip
 """What an export should have: fields of every release, and none that holds free text."""
 EXPORT: Final = f"SLURM_TIME_FORMAT=%s sacct -a -D -X -P -S 2026-10-01 -E 2026-11-01 -o {','.join(FIELDS)}"
@@ -51,6 +51,7 @@ _OURS: Final[Mapping[str, str]] = {
     "timelimit": "time_limit",
     "elapsed": "elapsed_text",
     "allocnodes": "num_nodes",
+    "priority": "priority",
 }
 """Slurm's name of a field in lower case -> ours."""
 _SHOWN: Final = re.compile(r"(\d+)(?:_(\d+|\[.*)|\+(\d+))?")
@@ -223,12 +224,14 @@ def _run(row: Mapping[str, str]) -> _Run:
             limit=float(limit) if limit else math.inf,
             nodes=_asked_nodes(held, asked, get("num_nodes", "")),
             cpus=float(held.get("cpu", 0)),
+            cpus_asked=float(asked.get("cpu", 0)),
             memory=(held.memory or 0) / _MIB,
             gpu_type=held.gpu_type or asked.gpu_type or "",
             queue=get("partition", ""),
             user=get("user", ""),
             account=get("account", ""),
             qos=get("qos", ""),
+            priority=float(parse.count(get("priority", "")) or math.nan),
             outcome=_outcome(state, flags),
             began=began,
         ),

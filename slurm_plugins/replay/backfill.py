@@ -1,0 +1,275 @@
+"""Slurm's two schedulers: one look of the main loop, one cycle of sched/backfill.
+
+The main loop takes jobs in order and starts whom it can; the first of a partition that cannot start shuts the partition
+and its nodes for the rest of the look. Backfill takes all in order and gives each that cannot start a place in a plan:
+running jobs count until their limits, not until they will really end, and a job that waits until its own limit. A place
+is whole nodes, from and to whole `bf_resolution`s of the clock. Whoever fits around all places planned so far starts.
+
+Sources: `_schedule` of slurmctld/job_scheduler.c, `_attempt_backfill` of sched/backfill, `_will_run_test` of
+select/cons_tres (22.05); sched_config.html. Times here are whole seconds since 1970, as Slurm's are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_plugins.replay.slurm_nodes import Mask, Need, Places, State
+from slurm_plugins.replay.slurm_rules import SlurmRules
+
+__all__ = ["Held", "Plan", "Start", "cycle", "look", "soonest"]
+
+Start: TypeAlias = Callable[[int, NDArray[np.int64]], None]
+"""A job starts on these nodes now: takes them from the state."""
+_FIRST_WINDOW: Final = 30
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """What a running job holds, and when its limit is over."""
+
+    until: int
+    nodes: NDArray[np.int64]
+    need: Need
+    job: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A job that waits: its row, what it takes on a node, its limit in seconds, whose it is."""
+
+    row: int
+    need: Need
+    limit: int
+    user: str = ""
+
+
+@dataclass(slots=True)
+class Now:
+    """The cluster at a moment."""
+
+    places: Places
+    state: State
+    closed: Mask
+    """Nodes that start nothing, as a job that has ended there is not cleaned up yet."""
+    held: list[Held]
+    """By the end of their limits."""
+
+
+def look(now: Now, waiting: Iterable[Asking], start: Start, depth: int) -> int:
+    """One look of the main loop over the queue, in its order; how many it started. `depth` 0: over all."""
+    shut: set[str] = set()
+    open_ = ~now.closed
+    left = np.ones(now.places.count, np.bool_)
+    started = 0
+    for number, job in enumerate(waiting):
+        if depth and number > depth:
+            break
+        need = job.need
+        if need.queue in shut:
+            continue
+        may = now.places.may(need) & left
+        if np.count_nonzero(may) < need.nodes:
+            continue
+        nodes = now.places.choose(may & open_ & now.places.fits(now.state, need), need, now.state)
+        if nodes is not None:
+            start(job.row, nodes)
+            started += 1
+            continue
+        shut.add(need.queue)
+        left &= ~now.places.of_queue(need.queue)
+        if not left.any():
+            break
+    return started
+
+
+def soonest(now: Now, need: Need, among: Mask, at: int) -> tuple[int, NDArray[np.int64]] | None:
+    """When and where a job could start on these nodes if every running one ran until its limit; None: never.
+
+    Running jobs are taken away in the order of their limits, those close to each other at once: the further ahead,
+    the coarser (windows of 30, 60, 120 s...), as Slurm does it.
+    """
+    nodes = now.places.choose(among & now.places.fits(now.state, need), need, now.state)
+    if nodes is not None:
+        return at, nodes
+    future = now.state.copy()
+    window, edge, place = _FIRST_WINDOW, 0, 0
+    held = now.held
+    while place < len(held):
+        last: Held | None = None
+        while place < len(held):
+            one = held[place]
+            place += 1
+            if among[one.nodes].any():
+                if not edge:
+                    edge = one.until + window - one.until % window
+                last = one
+                future.take(one.nodes, one.need, -1)
+                if place < len(held) and held[place].until > edge + window:
+                    break
+        if last is None:
+            return None
+        window *= 2
+        while place < len(held) and held[place].until > edge + window:
+            window *= 2
+        nodes = now.places.choose(among & now.places.fits(future, need), need, future)
+        if nodes is not None:
+            return max(last.until, at + 1), nodes
+    return None
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """A stretch of time, and the nodes that are nobody's in it."""
+
+    begin: int
+    end: int
+    free: Mask
+
+
+class Plan:
+    """Nodes that nobody has been promised, by stretches of time.
+
+    Stretches are cut and joined as Slurm does it, one join a promise at most: where a stretch ends decides when Slurm
+    thinks of trying again.
+    """
+
+    def __init__(self, nodes: int, begin: int, end: int, resolution: int) -> None:
+        self.resolution = resolution
+        self.begin, self.end = self._rounded(begin), self._rounded(end)
+        self.stretches = [_Stretch(self.begin, self.end, np.ones(nodes, np.bool_))]
+
+    def free(self, may: Mask, begin: int, end: int) -> tuple[Mask, int]:
+        """Nodes of `may` that are free all the time; and when to try again: the first moment after that at which others
+        become free, 0: never."""
+        found, later = may.copy(), 0
+        last = len(self.stretches) - 1
+        for number, one in enumerate(self.stretches):
+            if one.end <= begin:
+                continue
+            if not later and number < last:
+                others = may & self.stretches[number + 1].free & ~(found & one.free)
+                later = one.end if others.any() else 0
+            if one.begin > end:
+                break
+            found &= one.free
+        return found, later
+
+    def clash(self, nodes: NDArray[np.int64], begin: int, end: int) -> bool:
+        """Whether one of the nodes is promised to somebody in this time, which is rounded down to the resolution."""
+        begin, end = self._rounded(begin), self._rounded(end)
+        return any(
+            one.end > begin and one.begin < end and not one.free[nodes].all() for one in self.stretches
+        )
+
+    def promise(self, nodes: NDArray[np.int64], begin: int, end: int) -> None:
+        """The nodes are somebody's in this time, rounded down to the resolution, at least one of that."""
+        begin = max(self._rounded(begin), self.begin)
+        end = max(self._rounded(end), begin + self.resolution)
+        first = next((n for n, one in enumerate(self.stretches) if one.end >= begin), None)
+        if first is None:
+            return
+        if self.stretches[first].end > begin:
+            self._cut(first, begin)
+        after = len(self.stretches)
+        for number in range(first + 1, len(self.stretches) + 1):
+            if number == len(self.stretches):
+                break
+            one = self.stretches[number]
+            if end < one.end:
+                self._cut(number, end)
+            one.free[nodes] = False
+            if end == one.end:
+                after = number + 1
+                break
+        self._join(max(first - 1, 0), after)
+
+    def _cut(self, number: int, at: int) -> None:
+        one = self.stretches[number]
+        self.stretches.insert(number + 1, _Stretch(at, one.end, one.free.copy()))
+        one.end = at
+
+    def _join(self, first: int, after: int) -> None:
+        for number in range(first, min(after, len(self.stretches) - 1)):
+            one, other = self.stretches[number : number + 2]
+            if (one.free == other.free).all():
+                one.end = other.end
+                del self.stretches[number + 1]
+                return
+
+    def _rounded(self, at: int) -> int:
+        return at // self.resolution * self.resolution
+
+
+def cycle(now: Now, waiting: Sequence[Asking], start: Start, at: int, rules: SlurmRules) -> int:
+    """One cycle of backfill at a moment; how many it started."""
+    plan = Plan(now.places.count, at, at + int(rules.bf_window_s), rules.bf_resolution_s)
+    started = promised = 0
+    tried: Counter[str] = Counter()
+    for number, job in enumerate(waiting):
+        if rules.bf_max_job_test and number >= rules.bf_max_job_test:
+            break
+        tried[job.user] += 1
+        if rules.bf_max_job_user and tried[job.user] > rules.bf_max_job_user:
+            continue
+        only_now = bool(rules.bf_reserve) and promised >= rules.bf_reserve
+        found = _place(now, job, plan, at, only_now)
+        if found is None:
+            continue
+        when, nodes = found
+        if when <= at:
+            start(job.row, nodes)
+            started += 1
+        else:
+            plan.promise(nodes, when, when + job.limit)
+            promised += 1
+    return started
+
+
+def _place(
+    now: Now, job: Asking, plan: Plan, at: int, only_now: bool
+) -> tuple[int, NDArray[np.int64]] | None:
+    """When and where a job starts in the plan; a start at `at` is to be made at once. None: not within the plan."""
+    need = job.need
+    may = now.places.may(need)
+    window_end = plan.end
+    later = at
+    while True:
+        begin = later
+        if begin > window_end:
+            return None
+        among, later = plan.free(may, begin, begin + job.limit)
+        found = None
+        if np.count_nonzero(among) >= need.nodes:
+            found = _now(now, need, among, at) if only_now else soonest(now, need, among, at)
+        if found is None:
+            if not later or only_now:
+                return None
+            continue
+        when, nodes = max(found[0], begin), found[1]
+        if when <= at:
+            if not now.closed[nodes].any():
+                fits = among & ~now.closed & now.places.fits(now.state, need)
+                return at, found[1] if (again := now.places.choose(fits, need, now.state)) is None else again
+            # cleaning up after an end is a matter of seconds: wait for it there
+            when, later = at + 1, 0
+        if only_now:
+            return None
+        if later and when > later:
+            continue
+        if when > at + (plan.end - plan.begin):
+            return None
+        if plan.clash(nodes, when, when + job.limit):
+            later = when if when > begin else when + plan.resolution
+            continue
+        return when, nodes
+
+
+def _now(now: Now, need: Need, among: Mask, at: int) -> tuple[int, NDArray[np.int64]] | None:
+    nodes = now.places.choose(among & now.places.fits(now.state, need), need, now.state)
+    return None if nodes is None else (at, nodes)
