@@ -49,6 +49,15 @@ class Two:
     fair: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Choices:
+    """What jobs with so many GPUs and one curve could have: (share, speed), the slowest first, and that one is no more
+    than the proportional share. One object for all jobs that are alike; equal only to itself."""
+
+    gpus: int
+    points: tuple[tuple[Share, float], ...]
+
+
 @dataclass(frozen=True)
 class Curve:
     """Speed at points of a grid: `speeds[i][k]` for `cpus[i]` CPUs and `memory[k]` GB a GPU, both ascending."""
@@ -104,6 +113,30 @@ class Curve:
             floor = self.floor(shape.proportional)
             found = self._twos[here, shape] = Two(best, self.speed(best), floor, self.speed(floor))
         return found
+
+    def choices(self, gpus: int, shape: Shape) -> Choices:
+        """The points that a job with that many GPUs could have on such servers: no slower than the proportional share,
+        what one server can give, and no other at least as fast with less."""
+        found = self._choices.get((gpus, shape))
+        if found is None:
+            here = min(gpus, shape.gpus)
+            most, fair = Share(shape.cpus / here, shape.memory / here), self.speed(shape.proportional)
+            able = [p for p in self.points if p[1] >= fair and p[0].within(most)]
+            floor = self.floor(shape.proportional)
+            able.append((floor, fair))
+            able.sort(key=lambda p: (-p[1], p[0].cpus, p[0].memory))
+            kept: list[tuple[Share, float]] = []
+            for share, speed in able:
+                if not any(other.within(share) for other, _ in kept):
+                    kept.append((share, speed))
+            # first what all can fall back on: no more than the proportional share, by noise perhaps not the slowest
+            kept.sort(key=lambda p: (not p[0].within(shape.proportional), p[1], p[0] != floor))
+            found = self._choices[gpus, shape] = Choices(gpus, tuple(kept))
+        return found
+
+    @cached_property
+    def _choices(self) -> dict[tuple[int, Shape], Choices]:
+        return {}
 
     @cached_property
     def _twos(self) -> dict[tuple[int, Shape], Two]:
