@@ -27,7 +27,7 @@ def run_time(rng: random.Random) -> float:
     return 60 * 10 ** rng.uniform(1.5, 3)
 
 
-def in_turn(split: Sequence[int]) -> Iterator[Profile]:
+def in_turn(split: Sequence[float]) -> Iterator[Profile]:
     """Models as the artifact deals them: of the kind that is furthest below its weight, one after the other.
 
     >>> models = in_turn((20, 70, 10))
@@ -45,14 +45,14 @@ def in_turn(split: Sequence[int]) -> Iterator[Profile]:
         dealt[kind] += 1
 
 
-def at_random(rng: random.Random, split: Sequence[int]) -> Iterator[Profile]:
+def at_random(rng: random.Random, split: Sequence[float]) -> Iterator[Profile]:
     """Models drawn by weight of their kind, alike within one."""
     while True:
         kind = rng.choices(tuple(MODELS), split)[0]
         yield PROFILES[rng.choice(MODELS[kind])]
 
 
-def poisson(seed: int, count: int, per_hour: float, split: Sequence[int] = SPLIT) -> list[Job]:
+def poisson(seed: int, count: int, per_hour: float, split: Sequence[float] = SPLIT) -> list[Job]:
     """Single-GPU jobs, all of them drawn anew by each seed; models in turn."""
     rng = random.Random(seed)  # noqa: S311
     now, jobs = 0.0, []
@@ -63,7 +63,7 @@ def poisson(seed: int, count: int, per_hour: float, split: Sequence[int] = SPLIT
     return jobs
 
 
-def published(seed: int, count: int, per_hour: float, split: Sequence[int] = SPLIT) -> list[Job]:
+def published(seed: int, count: int, per_hour: float, split: Sequence[float] = SPLIT) -> list[Job]:
     """The artifact's own jobs: run times and models are those of its seed 42 whatever `seed` is, arrivals are drawn by
     `seed`; with 42 they are the ones that its README shows the result of.
 
