@@ -75,7 +75,7 @@ def head(it: Compared) -> Iterator[str]:
     if trace.zero:
         first, last = (trace.zero + float(one) for one in (trace["arrival"].min(), trace["arrival"].max()))
         when = f"{_day(first)} to {_day(last)}, {when}"
-    yield f"{plain(trace.name, NAME)} ({it.kind}): {count(len(trace), 'job')}, {hours:,.0f} GPU-hours, {when}"
+    yield f"{plain(trace.name, NAME)} ({it.kind}): {len(trace):,} jobs, {hours:,.0f} GPU-hours, {when}"
     nodes = sum(group.count for group in cluster.nodes)
     leaves = len({group.leaf for group in cluster.nodes})
     switches = count(leaves, "leaf switch", "leaf switches")

@@ -110,7 +110,7 @@ def levels(
     for n in range(round(top / step) + 1):
         value = n * step
         made.append(tag("line", x1=left, x2=right, y1=y(value), y2=y(value), class_="rule"))
-        made.append(text(left - 5, y(value) + 4, f"{value:,.4g}{unit}", anchor="end"))
+        made.append(text(left - 5, y(value) + 4, f"{value:,.10g}{unit}", anchor="end"))
     return made
 
 

@@ -25,7 +25,6 @@ from typing import Final
 from slurm_plugins.client import parse
 from slurm_plugins.client.decode import accounted_gpus
 from slurm_plugins.client.errors import SlurmFormatError
-from slurm_plugins.client.resources import Tres
 from slurm_plugins.client.states import JobFlag, JobState
 from slurm_plugins.client.versions import NEWEST, OLDEST, fields_for
 from slurm_plugins.replay.traces.files import Kind, LeftOut, Reading, TraceError, lines, traced
@@ -192,41 +191,38 @@ def _run(row: Mapping[str, str]) -> _Run:
     known = [at for at in (_moment(get("submitted", "")), _moment(get("eligible", ""))) if at is not None]
     if JobFlag.REVOKED in flags:
         raise _LeftOutError(REVOKED)
-    total, asked = _tres(get("tres", "")), _tres(get("tres_requested", ""))
     nodes = parse.word(get("nodes", "")) or ""
     if state is JobState.PENDING or (began is None and not state.ended):
         raise _LeftOutError(WAITS)
     # Slurm 22.05 gives what was cancelled in the queue a start as well, but neither nodes nor resources
+    held = _held(get("tres", ""), get("tres_requested", ""), get("num_nodes", ""))
     if (
         began is None
         or ("nodes" in row and not nodes)
-        or ("tres" in row and "nodes" not in row and not total.pairs)
+        or ("tres" in row and "nodes" not in row and not held.allocated)
     ):
         raise _LeftOutError(NEVER if state.ended else WAITS)
     if ended is None:
         raise _LeftOutError(RUNS)
     if not known:
         raise _LeftOutError(NO_TIME)
-    held = total if total.pairs else asked
-    gpus = accounted_gpus(total, asked)
-    if gpus is None:
+    if held.gpus is None:
         raise _LeftOutError(NOTHING)
-    ran = parse.count(get("elapsed", ""))
-    ran = parse.duration(get("elapsed_text", "")) if ran is None else ran
-    limit = _limit(get("time_limit", ""))
+    elapsed = get("elapsed", "")
+    ran = int(elapsed) if elapsed.isascii() and elapsed.isdigit() else parse.duration(get("elapsed_text", ""))
     return _Run(
         Job(
-            _number(get("id", ""), found),
-            min(max(known), began),
+            job=_number(get("id", ""), found),
+            arrival=min(max(known), began),
             # Whole seconds: what began and ended within one ran for a part of it
-            max(float(ended - began if ran is None else ran), 1.0),
-            gpus,
-            limit=float(limit) if limit else math.inf,
-            nodes=_asked_nodes(held, asked, get("num_nodes", "")),
-            cpus=float(held.get("cpu", 0)),
-            cpus_asked=float(asked.get("cpu", 0)),
-            memory=(held.memory or 0) / _MIB,
-            gpu_type=held.gpu_type or asked.gpu_type or "",
+            work=max(float(ended - began if ran is None else ran), 1.0),
+            gpus=held.gpus,
+            limit=_limit(get("time_limit", "")),
+            nodes=held.nodes,
+            cpus=held.cpus,
+            cpus_asked=held.cpus_asked,
+            memory=held.memory,
+            gpu_type=held.gpu_type,
             queue=get("partition", ""),
             user=get("user", ""),
             account=get("account", ""),
@@ -258,16 +254,42 @@ def _number(raw: str, shown: re.Match[str]) -> int:
 
 def _moment(text: str) -> float | None:
     """Seconds since 1970 of a time as sacct prints it. Raises ValueError, SlurmFormatError."""
+    if len(text) == 10 and text.isascii() and text.isdigit() and text < "4":
+        return float(text)  # until 2096: short of what Slurm prints for no time
     if "T" not in text:
         at = parse.time(text)
         return None if at is None else at.timestamp()
     return datetime.fromisoformat(text).timestamp()
 
 
-def _asked_nodes(held: Tres, asked: Tres, count: str) -> int:
-    """Nodes that the job insists on. One is no wish: that many are asked for where none are named."""
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What a job held, or asked for where that is all that is known; memory in MiB."""
+
+    allocated: bool
+    gpus: int | None
+    gpu_type: str
+    cpus: float
+    cpus_asked: float
+    memory: float
+    nodes: int
+    """Nodes that it insists on. One is no wish: that many are asked for where none are named."""
+
+
+@lru_cache(maxsize=65536)
+def _held(allocated: str, requested: str, count: str) -> _Held:
+    total, asked = parse.tres(allocated), parse.tres(requested)
+    held = total if total.pairs else asked
     nodes = asked.get("node") or held.get("node") or parse.count(count) or 1
-    return nodes if nodes > 1 else 0
+    return _Held(
+        bool(total.pairs),
+        accounted_gpus(total, asked),
+        held.gpu_type or asked.gpu_type or "",
+        float(held.get("cpu", 0)),
+        float(asked.get("cpu", 0)),
+        (held.memory or 0) / _MIB,
+        nodes if nodes > 1 else 0,
+    )
 
 
 def _outcome(state: JobState, flags: frozenset[JobFlag]) -> str:
@@ -276,21 +298,20 @@ def _outcome(state: JobState, flags: frozenset[JobFlag]) -> str:
     return "" if state is JobState.UNKNOWN else state.value.lower()
 
 
-@lru_cache(maxsize=65536)
-def _tres(text: str) -> Tres:
-    return parse.tres(text)
+def _state(text: str) -> tuple[JobState, frozenset[JobFlag]]:
+    # Who cancelled it makes many words of one
+    return _state_of(text.partition(" by ")[0])
 
 
 @lru_cache(maxsize=1024)
-def _state(text: str) -> tuple[JobState, frozenset[JobFlag]]:
-    # Who cancelled it makes many words of one
+def _state_of(text: str) -> tuple[JobState, frozenset[JobFlag]]:
     found = parse.job_state(text)
     return found.state, found.flags
 
 
 @lru_cache(maxsize=4096)
-def _limit(text: str) -> int | None:
-    return parse.time_limit(text)
+def _limit(text: str) -> float:
+    return float(parse.time_limit(text) or math.inf)
 
 
 # --- jobs -----------------------------------------------------------------------------------------------------------
