@@ -12,7 +12,7 @@ from gsub.printed import Line
 from gsub.render import count
 from gsub.sparkline import sparkline
 from profiler.answers import JobSummary, NodeSeries, NodeUse, Series, Usage
-from profiler.receipt import ENDED, headline, was_used
+from profiler.receipt import ENDED, headline, rule_told, was_used
 from profiler.records import GpuSeries, GpuUse
 from profiler.wording import NOT_KNOWN, amount, gpu_label, percent, plain, size, span
 
@@ -50,7 +50,7 @@ def lines(usage: Usage, series: Series | None, look: Look, node: str | None = No
     yield from _hosts(nodes)
     if series is not None:
         yield from _plots([one for one in series.nodes if node is None or one.node == node], look)
-    notes = list(_notes(usage.job, nodes, look.now))
+    notes = [*map(rule_told, usage.told), *_notes(usage.job, nodes, look.now)]
     if notes:
         yield Line("")
     yield from (Line(f"{_MARGIN}note  {text}") for text in notes[:NOTES])

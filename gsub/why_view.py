@@ -17,7 +17,7 @@ from gsub.waiting import Wait
 from gsub.why_log import first_to_fail, saved, sentence, where
 from gsub.why_tasks import NO_TASKS, Tasks
 from profiler.answers import DecisionAnswer, JobSummary, Similar, Usage, Verdict, VerdictAnswer
-from profiler.receipt import ENDED, headline, receipt
+from profiler.receipt import ENDED, headline, receipt, rule_told
 from profiler.wording import shown_id, span
 from prolog_epilog.failures.taxonomy import NO_SIGNATURE, NONE
 
@@ -90,6 +90,8 @@ def lines(known: Known) -> Iterator[str]:
     for label, text in why_tasks.rows(known.tasks) if known.tasks.states else rows(known.again):
         yield from _labelled(label, text)
     yield from _decided(known.decision)
+    for one in known.usage.told if known.usage is not None else ():
+        yield from _labelled("told", rule_told(one))
     if known.usage is not None and known.usage.nodes:
         for row in receipt(known.usage)[1:4]:
             yield from _labelled(row[:13].strip(), row[13:].strip())

@@ -111,12 +111,26 @@ class NodeUse(msgspec.Struct, frozen=True, omit_defaults=True):
     note: str = ""
 
 
+class RuleTold(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A rule on use that the job's user was told of at `at`: what it says of the job, and what that rested on.
+
+    `cancelled` is when the job was cancelled for it.
+    """
+
+    rule: str
+    at: float
+    about: str = ""
+    evidence: str = ""
+    cancelled: float | None = None
+
+
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A job's use of its GPUs and nodes; and what follows if it failed, once that is decided."""
+    """A job's use of its GPUs and nodes; what follows if it failed, once that is decided; what its user was told of."""
 
     job: JobSummary
     nodes: tuple[NodeUse, ...]
     resubmission: Resubmission | None = None
+    told: tuple[RuleTold, ...] = ()
 
 
 class NodeSeries(msgspec.Struct, frozen=True, omit_defaults=True):

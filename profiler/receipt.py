@@ -7,15 +7,16 @@ evidence enough: it completed, was watched on all its nodes to the end, and ran 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from math import ceil
 from typing import Final
 
-from profiler.answers import JobSummary, NodeUse, Usage
+from profiler.answers import JobSummary, NodeUse, RuleTold, Usage
 from profiler.counting import count
 from profiler.records import GpuUse
 from profiler.wording import NOT_KNOWN, amount, percent, plain, shown_id, size, span, time_option
 
-__all__ = ["ENDED", "LINES", "gpus_of", "headline", "ran", "receipt", "was_used"]
+__all__ = ["ENDED", "LINES", "gpus_of", "headline", "ran", "receipt", "rule_told", "was_used"]
 
 LINES: Final = 6
 """What a receipt comes to."""
@@ -106,6 +107,14 @@ def was_used(gpu: GpuUse) -> bool | None:
 
 
 # --- what it did ----------------------------------------------------------------------------------------------------
+
+
+def rule_told(one: RuleTold) -> str:
+    """A rule on use that the job's user was told of, and what followed, in a sentence."""
+    when = datetime.fromtimestamp(one.at).astimezone()
+    text = f"rule {plain(one.rule, 60)}, told by mail on {when:%Y-%m-%d %H:%M}: {plain(one.about, 200)}"
+    rests = f" ({plain(one.evidence, 200)})" if one.evidence else ""
+    return text.rstrip(".") + rests + ("; it was cancelled for that" if one.cancelled is not None else "")
 
 
 def _gpus(usage: Usage) -> str:
@@ -233,6 +242,11 @@ def _again(usage: Usage) -> str:
 
 
 def _next(usage: Usage) -> str:
+    minded = [f"mind {rule_told(one)}" for one in usage.told]
+    return "; ".join([*minded, _fitting(usage)])
+
+
+def _fitting(usage: Usage) -> str:
     against = _evidence_against(usage)
     if against is None:
         advice = [text for rule in _RULES for text in rule(usage)]

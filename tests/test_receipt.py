@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.answers import JobSummary, NodeUse, Usage
+from profiler.answers import JobSummary, NodeUse, RuleTold, Usage
 from profiler.receipt import LINES, receipt
 from profiler.records import GpuRef, GpuUse, HostUse
 from profiler.resubmissions import Resubmission
@@ -240,6 +240,15 @@ def test_what_is_missing_is_said_and_never_nought():
     bare = receipt(Usage(JobSummary("dev", 7), ()))
     assert bare[0] == "job 7: its state is not known" and "no node has told of it" in bare[4]
     assert bare[1] == "  GPUs        n/a"
+
+
+def test_rules_that_its_user_was_told_of_come_first_in_what_to_do():
+    told = RuleTold("idle\x1b[31m", 1.7e9, "uses its GPUs little.", "util_mean 9 %")
+    line = receipt(msgspec.structs.replace(usage(), told=(told,)))[5]
+    assert "next time   mind rule idle?[31m, told by mail on 2023-11-1" in line
+    assert ": uses its GPUs little (util_mean 9 %); the same" in line
+    gone = receipt(msgspec.structs.replace(usage(), told=(RuleTold("r", 1.7e9, "a", cancelled=1.7e9),)))
+    assert ": a; it was cancelled for that; " in gone[5] and len(gone) == LINES
 
 
 def test_ids_and_endings():

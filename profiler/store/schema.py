@@ -41,6 +41,7 @@ __all__ = [
     "node_event",
     "profile_point",
     "resubmission",
+    "rule_told",
     "series",
     "undecided",
     "unjudged",
@@ -314,6 +315,18 @@ resubmission = Table(
     Column("due", _Real),
     Column("at", _Real, nullable=False),
     Column("body", Text(), nullable=False),
+)
+
+# A rule on use that the job's user was told of, in which words, and when the job was cancelled for it
+rule_told = Table(
+    "rule_told",
+    metadata,
+    _job_key(),
+    Column("rule", Text(), primary_key=True),
+    Column("at", _Real, nullable=False),
+    *_text("about", "evidence"),
+    Column("cancelled", _Real),
+    sqlite_with_rowid=False,
 )
 
 # From when on evidence against a node counts: somebody has looked after it

@@ -31,6 +31,7 @@ from profiler.answers import (
     Nodes,
     Reasons,
     Report,
+    RuleTold,
     Series,
     Usage,
     VerdictAnswer,
@@ -46,6 +47,7 @@ from profiler.store import points as points_
 from profiler.store import report as report_
 from profiler.store import resubmissions as resubmissions_
 from profiler.store import retention as retention_
+from profiler.store import told as told_
 from profiler.store import verdicts as verdicts_
 from profiler.store.backup import Copied, back_up
 from profiler.store.bulk import lock
@@ -183,6 +185,11 @@ class Store:
             with self.writing("Decisions cannot be put off.") as connection:
                 resubmissions_.put_off(connection, of, until)
 
+    def put_told(self, cluster: str, told: Mapping[Attempt, Sequence[RuleTold]]) -> int:
+        """Write of which rules on use users were told, and what followed; how much of it the store has jobs for."""
+        with self.writing("What users were told cannot be written.") as connection:
+            return told_.put(connection, cluster, told)
+
     def clear_node(self, cluster: str, node: str, at: float, by: str, why: str) -> None:
         """Let nothing from before `at` count against a node: `by` has looked after it, and says `why`."""
         with self.writing("The node cannot be cleared.") as connection:
@@ -232,7 +239,9 @@ class Store:
             if found is None:
                 return None
             decided = resubmissions_.of_attempt(connection, found[0])
-            return msgspec.structs.replace(queries.usage(connection, *found, node), resubmission=decided)
+            rules = told_.of_attempt(connection, found[0])
+            used = queries.usage(connection, *found, node)
+            return msgspec.structs.replace(used, resubmission=decided, told=rules)
 
     def series(
         self,

@@ -19,7 +19,7 @@ _SCRIPTS: Final = Path(__file__).with_name("migrations")
 EMPTY: Final = ""
 """The version of a store without tables."""
 _VERSION: Final = text("SELECT version_num FROM alembic_version")
-HEAD: Final = "0007"
+HEAD: Final = "0008"
 """The schema that this gsub works with."""
 
 

@@ -26,7 +26,7 @@ from gsub.cli import COMMANDS, main
 from gsub.sparkline import ASCII, BLOCKS, ramp, resample, sparkline
 from gsub.term import console
 from gsub.usage_view import NOTES, PLOTTED, ROWS, Look, lines
-from profiler.answers import JobSummary, NodeSeries, NodeUse, Problem, Series, Usage
+from profiler.answers import JobSummary, NodeSeries, NodeUse, Problem, RuleTold, Series, Usage
 from profiler.munge import Munge
 from profiler.records import GpuRef, GpuSeries, GpuUse, HostUse
 from profiler.store.facts import JobFacts
@@ -387,13 +387,20 @@ def view(nodes: int = 1, gpus: int = 1, width: int = 80, steps: int = 400, text:
     job = JobSummary(
         "lab", 1, name=text, user=text, nodes=text, state="RUNNING", started=1e9, gpus=nodes * gpus
     )
-    usage = Usage(job, tuple(NodeUse(name, gpus=uses, note=text) for name in names))
+    told = (RuleTold(text, 1e9, text, text, 1e9),)
+    usage = Usage(job, tuple(NodeUse(name, gpus=uses, note=text) for name in names), told=told)
     series = Series(job, tuple(NodeSeries(name, 1e9, 10.0, courses) for name in names))
     return [line.text for line in lines(usage, series, Look(BLOCKS, width, 1e9 + 60))]
 
 
 def test_nothing_of_others_steers_the_terminal() -> None:
     assert all(line.isprintable() for line in view(text=EVIL))
+
+
+def test_a_rule_that_its_user_was_told_of_is_the_first_note() -> None:
+    notes = [line for line in view() if "note" in line]
+    assert notes[0].startswith("  note  rule n, told by mail on 2001-09-") and len(notes) == 2
+    assert notes[0].endswith(": n (n); it was cancelled for that")
 
 
 @pytest.mark.parametrize("width", [1, 40, 80, 200])

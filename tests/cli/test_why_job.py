@@ -24,6 +24,7 @@ from profiler.answers import (
     Jobs,
     JobSummary,
     Resubmissions,
+    RuleTold,
     Similar,
     Usage,
     Verdict,
@@ -81,6 +82,7 @@ class FakeService:
     error: UserError | None = None
     asked: int = 0
     followed: tuple[Resubmission, ...] = ()
+    told: tuple[RuleTold, ...] = ()
     followed_by: dict[str, tuple[Resubmission, ...]] = field(default_factory=dict)
 
     def verdict(self, job: str, restarts: int | None = None) -> VerdictAnswer:
@@ -99,7 +101,7 @@ class FakeService:
         return Resubmissions(self.followed_by.get(job, self.followed))
 
     def usage(self, job: str, restarts: int) -> Usage:
-        return Usage(self.verdict(job, restarts).job, ())
+        return Usage(self.verdict(job, restarts).job, (), told=self.told)
 
     def jobs(self, **_: object) -> Jobs:
         return Jobs(self.runs)
@@ -166,6 +168,14 @@ def test_a_verdict_is_told_with_evidence_place_and_advice(ask) -> None:
         "2 more failures with the same evidence in the 30 days before or since, the last 5 min ago (job 5); "
         "no run of that name has ended well since" in page
     )
+
+
+def test_a_rule_on_use_that_its_user_was_told_of_is_told(ask) -> None:
+    told = RuleTold("idle_after_activity", 1.7e9, "has stopped using its GPUs.\n", "idle_s 2 h", 1.7e9)
+    page = ask(FakeSlurm([a_job()]), FakeService({"7": answer()}, told=(told,)))
+    (line,) = [line for line in page if line.startswith("  told ")]
+    assert "rule idle_after_activity, told by mail on 2023-11-1" in line
+    assert line.endswith("has stopped using its GPUs (idle_s 2 h); it was cancelled for that")
 
 
 def test_its_last_checkpoint_is_told(ask) -> None:

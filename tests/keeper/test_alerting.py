@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from profiler.answers import RuleTold
 from profiler.records import GpuUse, JobUsage
-from profiler.store import JobFacts, Store, open_store
+from profiler.store import JobFacts, Store, StoreError, open_store
 from site_configs.site import parse_site
 from slurm_plugins.act.wire import Answer, Request
 from slurm_plugins.client.errors import SlurmRefused
@@ -171,6 +172,40 @@ def test_the_mail_says_what_and_what_follows_and_no_header_is_the_users(lab: Lab
     text = message.get_content()
     assert "job 7 (train?[31m Bcc: x@y) has not used its GPUs" in text and "\x1b" not in text
     assert "idle_from_start_s 3 h" in text and "It is cancelled in 10 min unless this changes." in text
+
+
+def test_the_store_knows_what_the_user_was_told_and_what_followed(lab: Lab) -> None:
+    lab.minutes(1)
+    assert _reminder(lab) == []
+    lab.minutes(1)
+    (told,) = _reminder(lab)
+    assert (told.rule, told.at, told.cancelled) == ("idle_from_start", lab.now, None)
+    assert told.about.startswith("has not used its GPUs") and told.evidence == "idle_from_start_s 3 h 1 min"
+    lab.minutes(15)
+    (ended,) = _reminder(lab)
+    assert ended.cancelled is not None and ended.cancelled > told.at == ended.at
+    assert lab.store.usage(CLUSTER, BUSY).told == ()  # type: ignore[union-attr]
+
+
+def test_a_store_that_is_away_hears_of_it_later(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(lab.store, "put_told", _fails)
+        lab.minutes(1)
+        with pytest.raises(StoreError):
+            lab.minutes(1)
+        assert (lab.told, _reminder(lab)) == (1, [])
+    lab.minutes(1)
+    assert [one.rule for one in _reminder(lab)] == ["idle_from_start"]
+
+
+def _fails(*_: object) -> int:
+    raise StoreError("unreachable", "it is away", "", "")
+
+
+def _reminder(lab: Lab) -> list[RuleTold]:
+    usage = lab.store.usage(CLUSTER, IDLE)
+    assert usage is not None
+    return list(usage.told)
 
 
 def test_a_sites_own_words(tmp_path: Path, server: MailServer) -> None:
@@ -350,6 +385,7 @@ def test_a_keeper_killed_right_after_a_mail_knows_that_the_user_was_told(lab: La
     lab.start()
     lab.minutes(5)
     assert not lab.ended, "its grace is 10 minutes"
+    assert [one.rule for one in _reminder(lab)] == ["idle_from_start"]
     lab.minutes(12)
     assert lab.ended == [str(IDLE)]
     assert lab.told == 1

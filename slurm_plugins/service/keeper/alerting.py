@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from profiler.alerts import Facts, Finding, allowed, evidence_of, facts_of, fresh_seconds
-from profiler.answers import JobSummary, Usage
+from profiler.answers import JobSummary, RuleTold, Usage
 from profiler.logs import Troubles, one_line
 from profiler.store.errors import StoreError
 from profiler.store.use import in_use
@@ -93,6 +93,9 @@ class Alerting:
         self._fresh = fresh_seconds(site.agent)
         self._watches: dict[Attempt, dict[str, Watch]] | None = None
         self._last: Attempt = (0, 0)
+        self._found: dict[Attempt, dict[str, Finding]] = {}
+        self._untold: dict[Attempt, dict[str, RuleTold]] = {}
+        """What the store is to be told yet."""
         self._later: dict[Attempt, float] = {}
         """When gsub-act may be asked again to end a job."""
         self._threads = ThreadPoolExecutor(1, "alerts")
@@ -136,6 +139,10 @@ class Alerting:
         if self.mail.on:
             await self._storing.aside("mail", lambda: self.mail.run_once(store, self._now()))
             self._hear()
+        if self._untold:
+            told = {key: tuple(rules.values()) for key, rules in self._untold.items()}
+            await self._storing.write("told", lambda: store.put_told(cluster, told))
+            self._untold = {}
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
@@ -167,6 +174,9 @@ class Alerting:
             new += [finding for finding, watch in found if watch.rule not in watches]
             all_found += found
         self._watches = after
+        self._found = {}
+        for finding, _ in all_found:
+            self._found.setdefault(_attempt(finding.facts.job), {})[finding.rule.name] = finding
         self._later = {key: at for key, at in self._later.items() if key in after}
         return all_found, new
 
@@ -233,6 +243,7 @@ class Alerting:
         if answer.result == "done":
             _log.warning("job %s is ended by %s: %s", name, watch.rule, evidence_of(finding))
             self._note(watch, done="done")
+            self._remind(key, watch, cancelled=self._now())
         elif answer.again is not None:
             self._later[key] = self._now() + answer.again
             return
@@ -253,7 +264,15 @@ class Alerting:
             watch = (self._watches or {}).get((job_id, restarts), {}).get(rule)
             if watch is not None and watch.since == since and watch.told is None:
                 self._note(watch, told=self._now(), grace=0.0)
+                self._remind((job_id, restarts), msgspec.structs.replace(watch, told=self._now()))
                 self._counted.add(rule, "told")
+
+    def _remind(self, key: Attempt, watch: Watch, cancelled: float | None = None) -> None:
+        """Let the store know that a job's user was told of a rule, and what followed."""
+        found = self._found.get(key, {}).get(watch.rule)
+        if found is not None and watch.told is not None:
+            told = RuleTold(watch.rule, watch.told, found.rule.about, evidence_of(found), cancelled)
+            self._untold.setdefault(key, {})[watch.rule] = told
 
     async def _thread(self, call: Callable[[], _T]) -> _T:
         waits: Awaitable[_T] = asyncio.get_running_loop().run_in_executor(self._threads, call)
