@@ -109,6 +109,39 @@ def test_what_is_asked_for_is_what_is_replayed(told, tmp_path):
     assert jobs("--since", "2026-09-01", "--until", "2027-01-01") == 60
 
 
+def test_slurms_own_rules_come_from_its_files(told, tmp_path):
+    """Two wait for a node that a third has: without shares the first of them gets it, with shares who has used less."""
+    lines = [HEAD]
+    for n, (user, gpus) in enumerate((("busy", 16), ("ann", 16), ("zoe", 4))):
+        tres = f"cpu=8,gres/gpu={gpus},mem=8G,node=1"
+        begin = T + n
+        lines.append(
+            f"{n + 1}|{n + 1}|{user}|{user}|gpu|COMPLETED|{begin}|{begin}|{begin + 4000}|1|n1|{tres}|{tres}"
+        )
+    path, conf, shares = tmp_path / "a", tmp_path / "slurm.conf", tmp_path / "shares"
+    path.write_text("\n".join(lines))
+    conf.write_text(
+        "ClusterName=c\nNodeName=n1 CPUs=64 RealMemory=512000 Gres=gpu:16\nPartitionName=gpu Nodes=n1\n"
+        "PriorityType=priority/multifactor\nPriorityWeightFairshare=100000\n"
+    )
+    shares.write_text(
+        "Account|User|RawShares|RawUsage\nroot||1|0\nann||1|900000\n ann|ann|1|900000\nzoe||1|0\n zoe|zoe|1|0\n"
+    )
+    first = []
+    for more in ((), ("--shares", shares)):
+        code, out, err = told(path, "--cluster", conf, "--policy", "slurm", "--json", *more)
+        assert code == 0, err
+        by_size = {
+            one["size"]: one["wait"]["p50"] for one in json.loads(out)["runs"][0]["figures"]["by_size"]
+        }
+        first.append("zoe" if by_size["2-4"] < by_size["9-16"] else "ann")
+    assert first == ["ann", "zoe"], "who has used much comes later, where the shares are known"
+    code, _, err = told(path, "--cluster", conf, "--policy", "slurm", "--shares", conf)
+    assert code == 2 and "no table of sshare" in err
+    code, _, err = told(path, "--cluster", conf, "--policy", "slurm", "--qos", tmp_path / "no")
+    assert code == 2 and "no such file" in err
+
+
 def test_remedies_multiply_policies(told, tmp_path):
     code, out, _ = told("generate:jobs=300,per_hour=100,like=philly", "--nodes", "20x8", "--policy", "fifo+skip",
                         "--remedy", "none", "--remedy", "gsub", "--json")  # fmt: skip

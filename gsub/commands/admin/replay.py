@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
@@ -18,13 +18,14 @@ from gsub.errors import USAGE, UserError
 if TYPE_CHECKING:
     from gsub.replay_view import Compared
     from slurm_plugins.replay.cluster_of import Found
+    from slurm_plugins.replay.policy import Policy
     from slurm_plugins.replay.runs import Done, Run
     from slurm_plugins.replay.traces import Reading
     from slurm_plugins.replay.values import Trace
 
 __all__ = ["replay"]
 
-_POLICIES: Final = ("fifo+pack", "fifo+pack+skip")
+_POLICIES: Final = ("slurm", "fifo+pack")
 _EXTRA: Final = frozenset({"numpy", "jinja2", "markupsafe"})
 
 
@@ -35,7 +36,7 @@ _EXTRA: Final = frozenset({"numpy", "jinja2", "markupsafe"})
     "policies",
     multiple=True,
     metavar="P",
-    help="A policy, like slurm, fifo+pack or philly; several are compared. [fifo+pack and fifo+pack+skip]",
+    help="A policy, like slurm, fifo+pack or philly; said several times, they are compared. [slurm and fifo+pack]",
 )
 @click.option(
     "--cluster",
@@ -45,6 +46,12 @@ _EXTRA: Final = frozenset({"numpy", "jinja2", "markupsafe"})
 )
 @click.option(
     "--nodes", metavar="NxG", help="The cluster, in short: 64x8, 64x8:96c:512G, 64x8/16 (16 a leaf)."
+)
+@click.option(
+    "--qos", type=click.Path(path_type=Path), metavar="FILE", help="For slurm: of 'sacctmgr -P show qos'."
+)
+@click.option(
+    "--shares", type=click.Path(path_type=Path), metavar="FILE", help="For slurm: of 'sshare -alP'."
 )
 @click.option(
     "--remedy",
@@ -75,6 +82,8 @@ def replay(  # noqa: PLR0917 - click gives them by their names
     policies: tuple[str, ...],
     cluster: Path | None,
     nodes: str | None,
+    qos: Path | None,
+    shares: Path | None,
     remedies: tuple[str, ...],
     since: str | None,
     until: str | None,
@@ -100,8 +109,7 @@ def replay(  # noqa: PLR0917 - click gives them by their names
             _narrowed(_read(trace), since, until, gpu_jobs=gpu_jobs),
             policies or _POLICIES,
             remedies,
-            cluster=cluster,
-            nodes=nodes,
+            cluster=_Places(cluster, nodes, qos, shares),
             seed=seed,
             processes=processes,
         )
@@ -196,6 +204,15 @@ def _when(trace: Trace, text: str, option: str) -> float:
     return at - trace.zero
 
 
+class _Places(NamedTuple):
+    """Where the cluster and its rules are told of."""
+
+    cluster: Path | None
+    nodes: str | None
+    qos: Path | None
+    shares: Path | None
+
+
 def _cluster(reading: Reading, cluster: Path | None, nodes: str | None) -> Found:
     from dataclasses import replace
 
@@ -228,8 +245,7 @@ def _compared(
     policies: Sequence[str],
     remedies: Sequence[str],
     *,
-    cluster: Path | None,
-    nodes: str | None,
+    cluster: _Places,
     seed: int,
     processes: int | None,
 ) -> Compared:
@@ -245,8 +261,9 @@ def _compared(
         raise UserError(f"--policy {error}", fix="docs/replay.md has all words", exit_code=USAGE) from error
     except ValueError as error:
         raise UserError(f"--remedy {error}", exit_code=USAGE) from error
-    found = _cluster(reading, cluster, nodes)
+    found = _cluster(reading, cluster.cluster, cluster.nodes)
     trace = reading.trace
+    wanted = [_as_slurm(one, found, cluster) if one.order == "slurm" else one for one in wanted]
     runs = [
         Run(trace, found.cluster, policy, seed, remedy) for policy in wanted for remedy in tried or [None]
     ]
@@ -258,6 +275,31 @@ def _compared(
     if was is not None:
         columns.append(Shown(RECORDED, figures(trace, found.cluster, was), was))
     return Compared(trace, reading.kind, found.cluster, columns, seed, (*reading.notes, *found.notes))
+
+
+def _as_slurm(policy: Policy, found: Found, told: _Places) -> Policy:
+    """The policy with the site's own weights and intervals, as far as they are told of. Raises UserError."""
+    from dataclasses import replace
+
+    from slurm_plugins.replay.slurm_rules import SlurmRules
+    from slurm_plugins.replay.traces import TraceError
+    from slurm_plugins.replay.traces.files import lines
+
+    def text(path: Path | None) -> str:
+        if path is None:
+            return ""
+        with lines(path) as some:
+            return "\n".join(some)
+
+    if not (found.slurm_conf or told.qos or told.shares):
+        return policy
+    try:
+        rules = SlurmRules.parse(found.slurm_conf, qos=text(told.qos), sshare=text(told.shares))
+    except TraceError as error:
+        raise UserError(error.problem, fix=error.remedy, exit_code=USAGE) from error
+    except ValueError as error:
+        raise UserError(f"Slurm's own rules cannot be read: {error}", exit_code=USAGE) from error
+    return replace(policy, slurm=rules)
 
 
 def _replayed(runs: Sequence[Run], processes: int | None) -> list[Done]:
