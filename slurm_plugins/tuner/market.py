@@ -20,10 +20,10 @@ import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from slurm_plugins.tuner.placing import Cluster, Placed, Request, checked, tune
+from slurm_plugins.tuner.placing import Placed, Request, tune
 from slurm_plugins.tuner.values import Choices, Shape, Share
 
-_MEMORY = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)  # the part of a machine's worth that its memory makes out
+_MEMORY = (0.0, 0.25, 0.5, 0.75, 1.0)  # the part of a machine's worth that its memory makes out
 _MOST_STATES = 64  # of a server, while its shares are looked for
 _EPS = 1e-4
 
@@ -34,16 +34,14 @@ def market(requests: Sequence[Request], servers: int, shape: Shape) -> dict[int,
     Raises:
         ValueError: more GPUs are asked for than there are.
     """
-    cluster = checked(requests, servers, shape)
+    tuned = tune(requests, servers, shape)
     kinds = {request.job: request.curve.choices(request.gpus, shape) for request in requests}
     aims = _sold(Counter(kinds.values()), servers, shape)
     # the queue's order decides who of equals gets the better share
     wanted = {request.job: _take(aims[kinds[request.job]]) for request in requests}
-    _deal(cluster, requests, wanted)
-    _share_out(cluster, kinds)
-    tuned = tune(requests, servers, shape)
+    placed = _share_out(requests, kinds, _deal(requests, wanted, servers, shape), servers, shape)
     # a curve with one steep step far up can mislead the prices
-    return max(cluster.placed, tuned, key=lambda placed: sum(one.speed for one in placed.values()))
+    return max(placed, tuned, key=lambda found: sum(one.speed for one in found.values()))
 
 
 def _take(counts: list[tuple[Share, int]]) -> Share:
@@ -116,67 +114,87 @@ def _hull(kind: Choices, a_cpu: float, a_gb: float) -> tuple[tuple[float, int, i
     return tuple(steps)
 
 
-def _deal(cluster: Cluster, requests: Sequence[Request], wanted: Mapping[int, Share]) -> None:
-    """Where each job runs: the largest first, each where least is sold yet, on one server if one has the GPUs."""
-    shape = cluster.shape
-
-    def size(request: Request) -> float:
-        share = wanted[request.job]
-        return request.gpus * max(share.cpus / shape.cpus, share.memory / shape.memory)
-
-    sold = [(0.0, 0.0)] * len(cluster.servers)
-    heap = [(0.0, server) for server in range(len(cluster.servers))]
-    for request in sorted(requests, key=lambda one: (-one.gpus, -size(one))):
-        passed, parts = [], None
-        while heap:
-            least = heapq.heappop(heap)
-            if cluster.servers[least[1]].gpus >= request.gpus:
-                parts = {least[1]: request.gpus}
-                break
-            if cluster.servers[least[1]].gpus:
-                passed.append(least)
-        if parts is None:
-            parts = cluster.room(request.gpus, Share(0.0, 0.0)) or {}
+def _deal(
+    requests: Sequence[Request], wanted: Mapping[int, Share], servers: int, shape: Shape
+) -> dict[int, dict[int, int]]:
+    """Where each job runs, GPUs by server: the largest first, each where least is sold yet, on one server if one has
+    the GPUs, else on as few as can be."""
+    free = [shape.gpus] * servers
+    sold = [(0.0, 0.0)] * servers
+    heap = [(0.0, server) for server in range(servers)]
+    sizes = {job: (share.cpus / shape.cpus, share.memory / shape.memory) for job, share in wanted.items()}
+    dealt: dict[int, dict[int, int]] = {}
+    for request in sorted(requests, key=lambda one: (-one.gpus, -max(sizes[one.job]))):
+        passed: list[tuple[float, int]] = []
+        gpus = request.gpus
+        while heap and free[heap[0][1]] < gpus:
+            passed.append(heapq.heappop(heap))
+        if heap:
+            parts = {heapq.heappop(heap)[1]: gpus}
+        else:
+            parts = {}
+            for server in sorted(range(servers), key=lambda one: -free[one]):
+                parts[server] = min(free[server], gpus)
+                gpus -= parts[server]
+                if not gpus:
+                    break
             passed = [entry for entry in passed if entry[1] not in parts]
-        share = wanted[request.job]
-        floor, speed = request.curve.choices(request.gpus, shape).points[0]
-        cluster.put(request, parts, floor, speed)
-        for server, gpus in parts.items():
-            cpus, memory = sold[server]
-            cpus, memory = cpus + gpus * share.cpus / shape.cpus, memory + gpus * share.memory / shape.memory
-            sold[server] = cpus, memory
-            if cluster.servers[server].gpus:
-                passed.append((max(cpus, memory), server))
+        dealt[request.job] = parts
+        cpus, memory = sizes[request.job]
+        for server, here in parts.items():
+            free[server] -= here
+            sold[server] = (sold[server][0] + here * cpus, sold[server][1] + here * memory)
+            if free[server]:
+                passed.append((max(sold[server]), server))
         for entry in passed:
             heapq.heappush(heap, entry)
+    return dealt
 
 
-def _share_out(cluster: Cluster, kinds: Mapping[int, Choices]) -> None:
+def _share_out(
+    requests: Sequence[Request],
+    kinds: Mapping[int, Choices],
+    dealt: Mapping[int, dict[int, int]],
+    servers: int,
+    shape: Shape,
+) -> dict[int, Placed]:
     """The best shares on each server; who spans several goes last, with what is left on all of them."""
-    numbers: dict[Choices, int] = {}
-    for kind in kinds.values():
-        numbers.setdefault(kind, len(numbers))
-    for server in cluster.servers:
-        here = [placed for placed in server.jobs.values() if len(placed.parts) == 1]
-        here.sort(key=lambda placed: numbers[kinds[placed.request.job]])
-        mine = tuple(kinds[placed.request.job] for placed in here)
-        cpus = server.left[0] + sum(p.request.gpus * p.share.cpus for p in here)
-        memory = server.left[1] + sum(p.request.gpus * p.share.memory for p in here)
-        found = _best_shares(mine, round(cpus, 6), round(memory, 6))
-        for placed, at in zip(here, found, strict=True):
-            share, speed = kinds[placed.request.job].points[at]
-            if share != placed.share:
-                cluster.change(placed, share, speed)
-    for placed in [placed for placed in cluster.placed.values() if len(placed.parts) > 1]:
-        for share, speed in reversed(kinds[placed.request.job].points):
-            more = Share(share.cpus - placed.share.cpus, share.memory - placed.share.memory)
-            if speed > placed.speed and all(
-                gpus * more.cpus <= cluster.servers[server].left[0] + _EPS
-                and gpus * more.memory <= cluster.servers[server].left[1] + _EPS
-                for server, gpus in placed.parts.items()
+    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds.values()))}
+    left = [[shape.cpus, shape.memory] for _ in range(servers)]
+    here: list[list[Request]] = [[] for _ in range(servers)]
+    placed: dict[int, Placed] = {}
+
+    def put(request: Request, at: int) -> None:
+        share, speed = kinds[request.job].points[at]
+        for server, gpus in dealt[request.job].items():
+            left[server][0] -= gpus * share.cpus
+            left[server][1] -= gpus * share.memory
+        placed[request.job] = Placed(request, dealt[request.job], share, speed)
+
+    for request in requests:
+        parts = dealt[request.job]
+        if len(parts) == 1:
+            here[next(iter(parts))].append(request)
+        else:
+            put(request, 0)
+    for (cpus, memory), mine in zip(left, here, strict=True):
+        mine.sort(key=lambda request: numbers[kinds[request.job]])
+        found = _best_shares(tuple(kinds[one.job] for one in mine), round(cpus, 6), round(memory, 6))
+        for request, at in zip(mine, found, strict=True):
+            put(request, at)
+    for one in [one for one in placed.values() if len(one.parts) > 1]:
+        for share, speed in reversed(kinds[one.request.job].points):
+            more = Share(share.cpus - one.share.cpus, share.memory - one.share.memory)
+            if speed > one.speed and all(
+                gpus * more.cpus <= left[server][0] + _EPS and gpus * more.memory <= left[server][1] + _EPS
+                for server, gpus in one.parts.items()
             ):
-                cluster.change(placed, share, speed)
+                for server, gpus in one.parts.items():
+                    left[server][0] -= gpus * more.cpus
+                    left[server][1] -= gpus * more.memory
+                one.share, one.speed = share, speed
                 break
+    return placed
 
 
 @functools.lru_cache(maxsize=50_000)
