@@ -143,7 +143,8 @@ def loads(seeds: int, orders: Sequence[str], rates: Sequence[float]) -> None:
     """Orders and loads, paired by seed."""
     print(f"\nMean JCT in h of jobs 4000 to 4999, 128 GPUs, split {SPLIT}; {seeds} seeds, all drawn by seed")
     print(
-        f"  {'order':5} {'jobs/h':>6}{'proportional':>14}{'tune shipped':>14}{'market':>10}   prop/tune      market/tune"
+        f"  {'order':5} {'jobs/h':>6}{'proportional':>14}{'tune shipped':>14}{'market':>10}"
+        f"   {'proportional to tune':24}market to tune"
     )
     three = ("proportional", "tune as shipped", "market")
     for order in orders:
@@ -156,7 +157,7 @@ def loads(seeds: int, orders: Sequence[str], rates: Sequence[float]) -> None:
             prop, tuned, ours = (means[name] for name in three)
             print(
                 f"  {order:5} {rate:6g}{statistics.fmean(prop):14.2f}{statistics.fmean(tuned):14.2f}"
-                f"{statistics.fmean(ours):10.2f}   {ratio(prop, tuned)}   {ratio(ours, tuned)}",
+                f"{statistics.fmean(ours):10.2f}   {ratio(prop, tuned):24}{ratio(ours, tuned)}",
                 flush=True,
             )
 
@@ -165,7 +166,7 @@ def mixes(kind: str, count: int) -> Iterator[tuple[int, list[Request]]]:
     """Random mixes that use all GPUs of 2 to 16 servers: single GPUs with weights of image, language and speech drawn
     anew; few models, one to five of the twelve; or jobs of 1 to 16 GPUs as Gavel draws them."""
     for seed in range(count):
-        rng = random.Random(seed)  # noqa: S311
+        rng = random.Random(seed)
         servers = rng.choice((2, 4, 8, 16))
         names = [name for some in MODELS.values() for name in some]
         if kind == "few":
@@ -228,7 +229,7 @@ def times(jobs: Sequence[int], servers: Sequence[int], slow: bool) -> None:
         for size in servers:
             if size * V100.gpus < count:
                 continue
-            models = at_random(random.Random(count), SPLIT)  # noqa: S311
+            models = at_random(random.Random(count), SPLIT)
             requests = [Request(n, 1, next(models).curve) for n in range(count)]
             spent = []
             for placing in (tune, tune_as_shipped, greedy, market):
