@@ -172,7 +172,8 @@ def mixes(kind: str, count: int) -> Iterator[tuple[int, list[Request]]]:
         if kind == "few":
             names = rng.sample(names, rng.randint(1, 5))
         drawn = at_random(rng, [rng.random() + 0.01 for _ in range(3)])
-        free, requests = servers * V100.gpus, []
+        free = servers * V100.gpus
+        requests: list[Request] = []
         while free:
             profile = PROFILES[rng.choice(names)] if kind == "few" else next(drawn)
             gpus = rng.choices((1, 2, 4, 8, 16), (70, 10, 15, 5, 2))[0] if kind == "gangs" else 1
