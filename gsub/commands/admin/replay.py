@@ -48,6 +48,12 @@ _EXTRA: Final = frozenset({"numpy", "jinja2", "markupsafe"})
     "--nodes", metavar="NxG", help="The cluster, in short: 64x8, 64x8:96c:512G, 64x8/16 (16 a leaf)."
 )
 @click.option(
+    "--quotas",
+    metavar="Q",
+    help="What queues may count on: demand (in proportion to what their jobs hold), even, or QUEUE=GPUS,... [demand, "
+    "where a policy has quotas]",
+)
+@click.option(
     "--qos", type=click.Path(path_type=Path), metavar="FILE", help="For slurm: of 'sacctmgr -P show qos'."
 )
 @click.option(
@@ -82,6 +88,7 @@ def replay(  # noqa: PLR0917 - click gives them by their names
     policies: tuple[str, ...],
     cluster: Path | None,
     nodes: str | None,
+    quotas: str | None,
     qos: Path | None,
     shares: Path | None,
     remedies: tuple[str, ...],
@@ -109,7 +116,7 @@ def replay(  # noqa: PLR0917 - click gives them by their names
             _narrowed(_read(trace), since, until, gpu_jobs=gpu_jobs),
             policies or _POLICIES,
             remedies,
-            cluster=_Places(cluster, nodes, qos, shares),
+            cluster=_Places(cluster, nodes, quotas, qos, shares),
             seed=seed,
             processes=processes,
         )
@@ -209,6 +216,7 @@ class _Places(NamedTuple):
 
     cluster: Path | None
     nodes: str | None
+    quotas: str | None
     qos: Path | None
     shares: Path | None
 
@@ -237,6 +245,25 @@ def _cluster(reading: Reading, cluster: Path | None, nodes: str | None) -> Found
     return replace(found, cluster=fits.cluster, notes=(*found.notes, *fits.notes))
 
 
+def _with_quotas(found: Found, trace: Trace, text: str | None, *, bound: bool) -> Found:
+    """The cluster with quotas, where they are told or a policy has use for them. Raises UserError."""
+    from dataclasses import replace
+
+    from slurm_plugins.replay.quotas import quotas
+    from slurm_plugins.replay.traces import TraceError
+
+    queues = len(trace.words["queue"])
+    if text is None and not (bound and queues > 1):
+        return found
+    try:
+        made = quotas(text or "demand", trace, found.cluster.gpus)
+    except TraceError as error:
+        raise UserError(error.problem, fix=error.remedy, exit_code=USAGE) from error
+    note = f"quotas of {queues} queues are supposed, in proportion to what their jobs hold: --quotas knows better"
+    notes = found.notes if text else (*found.notes, note)
+    return replace(found, cluster=replace(found.cluster, quotas=made), notes=notes)
+
+
 # --- replaying ------------------------------------------------------------------------------------------------------
 
 
@@ -261,8 +288,11 @@ def _compared(
         raise UserError(f"--policy {error}", fix="docs/replay.md has all words", exit_code=USAGE) from error
     except ValueError as error:
         raise UserError(f"--remedy {error}", exit_code=USAGE) from error
-    found = _cluster(reading, cluster.cluster, cluster.nodes)
     trace = reading.trace
+    bound = any(one.quotas != "off" or one.order == "fair_share" for one in wanted)
+    found = _with_quotas(
+        _cluster(reading, cluster.cluster, cluster.nodes), trace, cluster.quotas, bound=bound
+    )
     wanted = [_as_slurm(one, found, cluster) if one.order == "slurm" else one for one in wanted]
     runs = [
         Run(trace, found.cluster, policy, seed, remedy) for policy in wanted for remedy in tried or [None]
