@@ -182,6 +182,11 @@ class Desk:
         """A job that does not run asks for so many GPUs from now on, with CPUs and memory in proportion."""
         self.need[job] = self._sized(job, gpus)
 
+    def refuse(self, job: int, why: str) -> None:
+        """In `Planner.queue`: it will never run."""
+        self.why[job] = why
+        self.queued -= 1
+
     def wake(self, when: float) -> None:
         """`plan` is called at that time, whatever happens."""
         if when > self.now and when != self._woken:
@@ -321,7 +326,7 @@ class Desk:
     def _queue(self, job: int, planner: Planner) -> None:
         self.ready(job)
         planner.queue(self, job)
-        if not self.tries[job]:
+        if not self.tries[job] and job not in self.why:
             self.waits.fresh.append(job)
 
     def _runs(self, job: int) -> bool:

@@ -19,7 +19,9 @@ from slurm_plugins.replay import slurm_run
 from slurm_plugins.replay.attempts import Attempts
 from slurm_plugins.replay.desk import Desk, Planner
 from slurm_plugins.replay.orders import InOrder, Skipping
+from slurm_plugins.replay.philly import Shares
 from slurm_plugins.replay.policy import Policy, PolicyError
+from slurm_plugins.replay.preempting import KEYS, Preempting
 from slurm_plugins.replay.values import CAUSES, Cluster, Replayed, Trace
 
 __all__ = ["PLANNERS", "Progress", "replay"]
@@ -30,6 +32,7 @@ Progress = Callable[[float], None]
 PLANNERS: Final[Mapping[tuple[str, str], Callable[[Desk], Planner]]] = {
     ("fifo", "none"): InOrder,
     ("fifo", "skip"): Skipping,
+    **{(order, backfill): Preempting for order in KEYS for backfill in ("none", "skip")},
 }
 """(order, backfill) -> who plans."""
 
@@ -74,10 +77,17 @@ def replay(
 
 def _planner(desk: Desk) -> Planner:
     policy = desk.policy
+    if policy.order in ("fifo", "fair_share") and policy.backfill != "easy" and _shared(policy):
+        return Shares(desk)
     make = PLANNERS.get((policy.order, policy.backfill))
     if make is None:
         raise PolicyError(str(policy), f"no planner for order {policy.order} with backfill {policy.backfill}")
     return make(desk)
+
+
+def _shared(policy: Policy) -> bool:
+    """Whether queues, or the patience of gangs, count."""
+    return policy.order == "fair_share" or policy.quotas != "off" or policy.locality == "relaxed"
 
 
 def _ticks(progress: Progress | None, count: int) -> Callable[[int], None] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final, Protocol, TypeAlias
@@ -19,7 +20,7 @@ from slurm_plugins.decide.request import Job as Asked
 from slurm_plugins.decide.shape import Shape
 from slurm_plugins.replay.values import Cluster, Nodes, Trace
 
-__all__ = ["Level", "Need", "Needs", "Parts", "Rooms"]
+__all__ = ["Level", "Need", "Needs", "Parts", "Rooms", "gang_leaves"]
 
 _FIELDS: Final = ("gpus", "nodes", "cpus", "memory", "exclusive", "gpu_type", "queue")
 
@@ -95,6 +96,15 @@ class Rooms(Protocol):
 
     def give(self, parts: Parts, need: Need) -> None:
         """The place is free again."""
+        ...
+
+    def view(self, need: Need, level: Level) -> tuple[int, ...]:
+        """Nodes on which a gang may get its GPUs together, emptiest first: at `COMPACT` as many as it needs, of the
+        emptiest leaves, free or not; at `ANY` all that have free GPUs."""
+        ...
+
+    def most_on(self, node: int, need: Need) -> int:
+        """GPUs of that node that the need could have now."""
         ...
 
     def leaves(self, parts: Parts) -> int:
@@ -249,6 +259,18 @@ class Needs:
             found = grid.close(ask, Place(Pool("replay"), groups))
             self._grids[key] = found.nodes if isinstance(found, grid.Grid) else None
         return self._grids[key]
+
+
+def gang_leaves(need: Need, amounts: Mapping[int, float], free: Sequence[float]) -> list[int]:
+    """Leaves on which a gang gets its GPUs together: the emptiest that could hold it, or the largest few.
+
+    `amounts` are, by leaf, the nodes that could hold a part of it; GPUs where it is uneven.
+    """
+    wanted = need.gpus if need.uneven else need.nodes
+    able = [leaf for leaf, amount in amounts.items() if amount >= wanted]
+    if need.leaves == 1 and able:
+        return [max(able, key=lambda leaf: (free[leaf], -leaf))]
+    return sorted(amounts, key=lambda leaf: (-amounts[leaf], leaf))[: need.leaves]
 
 
 def _fewest(gpus: int, where: list[Nodes]) -> int:

@@ -32,6 +32,7 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "backfill": ("none", "skip", "easy"),
     "packing": ("pack", "rank", "spread"),
     "locality": ("none", "strict", "relaxed"),
+    "patience": ("retries", "worth", "wait"),
     "quotas": ("off", "on", "lending"),
     "tuning": ("none", "proportional", "greedy", "tune", "fill"),
     "scaling": ("none", "elastic"),
@@ -54,15 +55,16 @@ class Policy:
     packed. spread: the emptiest node, and no regard to leaves."""
     locality: str = "none"
     """none: the best there is at the moment. strict: only on as few nodes and leaves as can hold it. relaxed: strict,
-    and after so many retries, or the wait that locality is worth, anywhere."""
+    and after a while (`patience`) anywhere; whoever waits so holds up nobody."""
     retries: int = 3
     """Philly: attempts to get all GPUs together before the constraint is relaxed (the number is not published)."""
     acquire_s: float = 150.0
-    """Philly: how long one attempt holds what it has got ("2-3 minutes")."""
+    """Philly: how long one attempt holds what it has got, a fifth more or less ("2-3 minutes")."""
     backoff_s: float = 120.0
-    wait_s: float = math.nan
-    """Order fifo with locality relaxed: how long the first waits for a compact place; nan: what it is worth to it
-    (`decide.worth`)."""
+    patience: str = "retries"
+    """With locality relaxed a job takes any place after so many retries; worth: after the wait that a compact place is
+    worth to it (`decide.worth`); wait: after `wait_s`."""
+    wait_s: float = 600.0
     quotas: str = "off"
     """off; on: no queue gets more than its quota; lending: unused GPUs are lent, and taken back when needed."""
     reclaim_at: float = 0.9
@@ -88,11 +90,11 @@ class Policy:
         for field, choices in CHOICES.items():
             if getattr(self, field) not in choices:
                 raise PolicyError(str(getattr(self, field)), f"{field} is one of {', '.join(choices)}")
-        for field in ("acquire_s", "backoff_s", "restart_s"):
-            if not 0 <= getattr(self, field) < math.inf:
-                raise PolicyError(field, f"{getattr(self, field)} is not a time in seconds")
-        if not 0 < self.round_s < math.inf:
-            raise PolicyError("round_s", f"a round of {self.round_s} s")
+        if not 0 <= self.restart_s < math.inf:
+            raise PolicyError("restart", f"{self.restart_s} is not a time in seconds")
+        for field in ("acquire_s", "backoff_s", "round_s"):
+            if not 1 <= getattr(self, field) < math.inf:
+                raise PolicyError(field.removesuffix("_s"), f"{getattr(self, field)} is not a second or more")
         if self.retries < 0 or not 0 <= self.reclaim_at <= 1 or self.wait_s < 0:
             raise PolicyError("retries", "retries and wait are at least 0, reclaim is a share from 0 to 1")
 
@@ -134,6 +136,7 @@ WORDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "anywhere": {"locality": "none"},
     "strict": {"locality": "strict"},
     "relax": {"locality": "relaxed"},
+    "worth": {"locality": "relaxed", "patience": "worth"},
     "quotas": {"quotas": "on"},
     "lend": {"quotas": "lending"},
     "noquotas": {"quotas": "off"},
@@ -164,6 +167,8 @@ _NUMBERS: Final[Mapping[str, tuple[str, type]]] = {
     "restart": ("restart_s", float),
 }
 
+_ALSO: Final[Mapping[str, Mapping[str, Any]]] = {"wait_s": {"locality": "relaxed", "patience": "wait"}}
+
 
 def _number(key: str, value: str) -> dict[str, Any]:
     if key not in _NUMBERS:
@@ -175,4 +180,4 @@ def _number(key: str, value: str) -> dict[str, Any]:
         raise PolicyError(f"{key}={value}", "not a number") from None
     if math.isnan(number):
         raise PolicyError(f"{key}={value}", "not a number")
-    return {field: number}
+    return {field: number, **_ALSO.get(field, {})}

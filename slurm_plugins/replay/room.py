@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from slurm_plugins.replay.needs import Level, Need, Parts
+from slurm_plugins.replay.needs import Level, Need, Parts, gang_leaves
 from slurm_plugins.replay.values import Cluster
 
 __all__ = ["Room"]
@@ -43,6 +43,7 @@ class Room:
         for cell, leaf in enumerate(self._leaf):
             self._cells_of[leaf].append(cell)
         counts = [group.count for group in cluster.nodes]
+        self._count = counts
         gpus = [group.gpus for group in cluster.nodes]
         self._with = [[0] * (self.top + 1) for _ in range(cells)]  # cell -> free GPUs -> its nodes
         self._cells = [0] * (self.top + 1)  # free GPUs -> cells that have such a node
@@ -88,13 +89,37 @@ class Room:
             return self.free_gpus
         return sum(self._cell_free[cell] for cell in need.groups)
 
-    def free_on(self, node: int) -> int:
-        """Free GPUs of one node."""
-        return self._free[node]
+    def most_on(self, node: int, need: Need) -> int:
+        """GPUs of that node that the need could have now."""
+        return self._free[node] if need.everywhere or self._cell[node] in self._may(need)[1] else 0
 
-    def leaf_of(self, node: int) -> int:
-        """Number of a node's leaf."""
-        return self._leaf[self._cell[node]]
+    def view(self, need: Need, level: Level) -> tuple[int, ...]:
+        """Nodes on which a gang may get its GPUs together."""
+        may = self._may(need)[1]
+        if level == Level.ANY:
+            cells = sorted(may, key=lambda cell: (-self._cell_free[cell], cell))
+            return tuple(
+                node
+                for free in range(self.top, 0, -1)
+                for cell in cells
+                for node in self._listed(cell, (free,))
+            )
+        amounts: dict[int, int] = {}
+        for cell in need.groups:
+            gpus, nodes = self._size[cell][0], self._count[cell]
+            if gpus >= max(need.each, 1):
+                leaf = self._leaf[cell]
+                amounts[leaf] = amounts.get(leaf, 0) + (gpus * nodes if need.uneven else nodes)
+        leaves = gang_leaves(need, amounts, self._leaf_free())
+        able = [
+            c for leaf in leaves for c in self._cells_of[leaf] if c in may and self._size[c][0] >= need.each
+        ]
+        keys = [
+            (-self._size[cell][0] if need.uneven else 0, -self._free[node], node)
+            for cell in able
+            for node in range(self._first[cell], self._first[cell] + self._count[cell])
+        ]
+        return tuple(node for _, _, node in sorted(keys)[: need.nodes])
 
     def leaves(self, parts: Parts) -> int:
         """Leaves that the place is under."""

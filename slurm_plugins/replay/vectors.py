@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_plugins.replay.needs import Level, Need, Parts
+from slurm_plugins.replay.needs import Level, Need, Parts, gang_leaves
 from slurm_plugins.replay.values import Cluster
 
 __all__ = ["Vectors"]
@@ -71,13 +71,27 @@ class Vectors:
         """Free GPUs on all nodes that it may use."""
         return self.free_gpus if need.everywhere else int(self._fg[self._may(need)].sum())
 
-    def free_on(self, node: int) -> int:
-        """Free GPUs of one node."""
-        return int(self._fg[node])
+    def most_on(self, node: int, need: Need) -> int:
+        """GPUs of that node that the need could have now."""
+        return int(self._most(need)[node])
 
-    def leaf_of(self, node: int) -> int:
-        """Number of a node's leaf."""
-        return int(self._leaf[node])
+    def view(self, need: Need, level: Level) -> tuple[int, ...]:
+        """Nodes on which a gang may get its GPUs together."""
+        most = self._most(need)
+        if level == Level.ANY:
+            order = np.argsort(-most, kind="stable")
+            return tuple(order[most[order] > 0].tolist())
+        able = self._gpus >= max(need.each, 1)
+        if not need.everywhere:
+            able &= self._may(need)
+        worth = np.where(able, self._gpus if need.uneven else 1, 0)
+        amounts = np.bincount(self._leaf, weights=worth, minlength=self._leaves)
+        free = np.bincount(self._leaf, weights=most, minlength=self._leaves)
+        chosen = gang_leaves(need, dict(enumerate(amounts.tolist())), free.tolist())
+        nodes = np.flatnonzero(able & np.isin(self._leaf, chosen))
+        sizes = self._gpus[nodes] if need.uneven else np.zeros(len(nodes))
+        best = nodes[np.lexsort((nodes, -most[nodes], -sizes))]
+        return tuple(best[: need.nodes].tolist())
 
     def leaves(self, parts: Parts) -> int:
         """Leaves that the place is under."""
@@ -189,18 +203,21 @@ class Vectors:
             nodes += self._fullest(able[self._leaf[able] == leaf_number]).tolist()
         return tuple((node, need.each) for node in nodes[:wanted])
 
-    def _scattered(self, need: Need, level: Level) -> Parts | None:
-        """Whatever GPUs are free with the CPUs and memory that go with them, emptiest nodes first."""
-        room = self._fg.copy()
+    def _most(self, need: Need) -> Array:
+        """Node -> GPUs that the need could have there, with the CPUs and memory that go with them."""
+        room: Array = self._fg
         for free, whole, stated in ((self._fc, self._cpus, need.cpus), (self._fm, self._memory, need.memory)):
             share = stated * need.nodes / need.gpus if stated else whole / np.maximum(self._gpus, 1)
             with np.errstate(divide="ignore", invalid="ignore"):
                 most = np.where(share > 0, (free + _EPS) / share, self._fg)
             room = np.minimum(room, np.floor(most).astype(np.int64))
         if need.exclusive:
-            room = np.where(self._jobs == 0, self._gpus, 0)
-        if not need.everywhere:
-            room = np.where(self._may(need), room, 0)
+            room = np.where(self._jobs == 0, room, 0)
+        return room if need.everywhere else np.where(self._may(need), room, 0)
+
+    def _scattered(self, need: Need, level: Level) -> Parts | None:
+        """Whatever GPUs are free with the CPUs and memory that go with them, emptiest nodes first."""
+        room = self._most(need)
         if level != Level.ANY:
             by_leaf = np.bincount(self._leaf, weights=room, minlength=self._leaves)
             chosen = np.argsort(-by_leaf, kind="stable")[: need.leaves]

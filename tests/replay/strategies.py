@@ -20,7 +20,8 @@ def clusters(draw, mixed: bool = True) -> Cluster:
         groups.append(Nodes(draw(st.integers(1, 4)), gpus, gpus * 8.0, gpus * 1000.0, leaf=f"leaf{leaf}"))
         if mixed and draw(st.booleans()):
             groups.append(Nodes(draw(st.integers(1, 2)), 4, 32.0, 4000.0, leaf=f"leaf{leaf}"))
-    return Cluster("drawn", tuple(groups))
+    whole = Cluster("drawn", tuple(groups))
+    return replace(whole, quotas={"a": draw(st.integers(1, 2)) * whole.gpus // 2})
 
 
 _FEW = st.integers(0, 9)
