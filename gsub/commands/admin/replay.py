@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["replay"]
 
 _POLICIES: Final = ("slurm", "fifo+pack")
+_SHORT: Final = 5000
+"""A trace with fewer jobs is replayed in this process, unless --processes says otherwise: sooner than another starts."""
 _EXTRA: Final = frozenset({"numpy", "jinja2", "markupsafe"})
 
 
@@ -75,7 +77,7 @@ _EXTRA: Final = frozenset({"numpy", "jinja2", "markupsafe"})
 @click.option(
     "--seed", type=click.IntRange(0), default=0, metavar="N", help="What is drawn by chance is drawn by. [0]"
 )
-@click.option("--processes", type=click.IntRange(1), metavar="N", help="Policies at a time. [one a CPU]")
+@click.option("--processes", type=click.IntRange(1), metavar="N", help="Policies at a time. [one a CPU, where the trace is long]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--html",
@@ -344,7 +346,8 @@ def _replayed(runs: Sequence[Run], processes: int | None) -> list[Done]:
         spinner.show("  ".join(f"{run} {part:.0%}" for run, part in zip(runs, shares, strict=True)))
 
     try:
-        return side_by_side(runs, processes=processes or os.cpu_count() or 1, told=told)
+        usual = 1 if len(runs[0].trace) < _SHORT else os.cpu_count() or 1
+        return side_by_side(runs, processes=processes or usual, told=told)
     except RunError as error:
         raise UserError(f"{error.run} cannot be replayed", why=error.why) from error
     finally:
