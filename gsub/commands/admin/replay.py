@@ -27,7 +27,7 @@ __all__ = ["replay"]
 
 _POLICIES: Final = ("slurm", "fifo+pack")
 _SHORT: Final = 5000
-"""A trace with fewer jobs is replayed in this process, unless --processes says otherwise: sooner than another starts."""
+"""A trace with fewer jobs is replayed in this process, sooner than another starts, unless --processes is given."""
 _EXTRA: Final = frozenset({"numpy", "jinja2", "markupsafe"})
 
 
@@ -77,7 +77,12 @@ _EXTRA: Final = frozenset({"numpy", "jinja2", "markupsafe"})
 @click.option(
     "--seed", type=click.IntRange(0), default=0, metavar="N", help="What is drawn by chance is drawn by. [0]"
 )
-@click.option("--processes", type=click.IntRange(1), metavar="N", help="Policies at a time. [one a CPU, where the trace is long]")
+@click.option(
+    "--processes",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Policies at a time. [one a CPU over a long trace]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--html",
