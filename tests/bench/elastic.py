@@ -1,0 +1,207 @@
+"""What Elastic Tiresias's rules are worth: ``python -m tests.bench.elastic [--trace NAME] [--seeds N] [--gate]``.
+
+Tiresias with two queues, alone and with R1 (compaction), R2 (expansion) and both, on Philly's and ITP's jobs as they
+came, on two sizes of cluster each: tight, a tenth more GPUs than jobs hold on average, so that busy weeks ask for more
+than there is; and roomy, what the busiest week holds. A trace does not tell how a job scales: each gets one of the six
+models of `profiler.scaling` by chance, with the batch that fills the GPUs it asked for, and keeps that batch on any
+number. It may shrink to half of what it asked for (--least) and grow to four times that (--most). A change of size
+costs what stop-resume costs (30 s, or 120 s), or what stop-free scaling does (1 s to grow, none to shrink); the start
+of a job that was stopped costs 30 s (120 s) in all. Printed is the mean job completion time against Tiresias's with the
+same costs, mean and bounds of the seeds.
+
+The traces are no part of gsub: looked for in $GSUB_DATA, else in shared/data beside the repository; it passes with a
+sentence without them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from profiler.scaling import GPUS_A_NODE, MEASURED, typical
+from slurm_plugins.replay.traces.read import read
+from slurm_plugins.replay.values import Trace
+from slurm_plugins.tuner.elastic import TIRESIAS, Rules, Wish
+from slurm_plugins.tuner.queues import STOP_FREE, STOP_RESUME, Costs, Job, Lived, live
+
+LOCAL: Final = {"vgg16": 32, "resnet50": 32, "inception3": 16, "bert": 16, "gpt2": 32, "deepspeech2": 8}
+"""Batch of one GPU on the GPUs asked for: of those measured one that scales well up to a node."""
+
+CLUSTERS: Final = {
+    "philly": ("philly_jobs.csv.gz", (416, 720)),
+    "itp01": ("itp_cluster01.csv.gz", (64,)),
+    "itp02": ("itp_cluster02.csv.gz", (96, 152)),
+    "itp03": ("itp_cluster03.csv.gz", (160, 248)),
+    "itp05": ("itp_cluster05.csv.gz", (16,)),
+}
+"""Trace -> its file, and GPUs, tight and roomy, where both hold its largest job."""
+
+RULES: Final = {
+    "R1": Rules(expand=False),
+    "R2": Rules(compact=False),
+    "R1 and R2": Rules(),
+}
+COSTS: Final[dict[str, Costs]] = {
+    "stop-resume 30 s": STOP_RESUME,
+    "stop-resume 120 s": Costs(120.0, 120.0, 120.0),
+    "stop-free": STOP_FREE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Supposed:
+    """How far a job may be scaled, in times of what it asked for, and whether jobs of one GPU may be too."""
+
+    least: float = 0.5
+    most: float = 4.0
+
+
+SUPPOSED: Final = Supposed()
+
+
+@cache
+def wish(model: str, asked: int, supposed: Supposed, gpus: int) -> Wish:
+    """A job of that model that asked for so many GPUs, of a cluster of `gpus`."""
+    least = max(int(asked * supposed.least), 1)
+    most = min(max(int(asked * supposed.most), asked), gpus)
+    batch = LOCAL[model] * asked
+    known = [n for n in range(1, most + 1) if n <= GPUS_A_NODE or n % GPUS_A_NODE == 0]
+    if known[-1] != most:
+        known.append(known[-1] + GPUS_A_NODE)
+    rates = [typical(model).rate(batch, -(-n // GPUS_A_NODE), min(n, GPUS_A_NODE)).value for n in known]
+    speeds, at = [0.0], 0
+    for count in range(1, most + 1):
+        while known[at] < count:
+            at += 1
+        low, high = known[max(at - 1, 0)], known[at]
+        share = 1.0 if low == high else (count - low) / (high - low)
+        speed = (rates[max(at - 1, 0)] * (1 - share) + rates[at] * share) / rates[0]
+        # who has more GPUs than help leaves them alone
+        speeds.append(max(speed, speeds[-1]))
+    return Wish(asked, least, most, tuple(speeds))
+
+
+def jobs_of(trace: Trace, gpus: int, seed: int, supposed: Supposed = SUPPOSED) -> list[Job]:
+    """The trace's jobs, each with a model drawn for it; those that ask for more than there is are left out."""
+    rng = Random(seed)
+    models = list(MEASURED)
+    columns = zip(trace["arrival"].tolist(), trace["work"].tolist(), trace["gpus"].tolist(), strict=True)
+    return [
+        Job(row, arrival, work, wish(rng.choice(models), asked, supposed, gpus))
+        for row, (arrival, work, asked) in enumerate(columns)
+        if work > 0 and 1 <= asked <= gpus
+    ]
+
+
+def mean(jobs: Sequence[Job], lived: Lived) -> float:
+    """Mean completion time, hours."""
+    return sum(lived.completion(jobs)) / len(jobs) / 3600
+
+
+def data(name: str) -> Path:
+    """Where a trace's file is, or would be."""
+    folder = os.environ.get("GSUB_DATA")
+    return (Path(folder) if folder else Path(__file__).parents[3] / "shared" / "data") / CLUSTERS[name][0]
+
+
+@dataclass(slots=True)
+class Found:
+    """Of one row: mean completion times of Tiresias and of the rules (h), a seed each; and of the last seed more."""
+
+    plain: list[float]
+    theirs: list[float]
+    changes: float = 0.0
+    lost: float = 0.0
+    took: float = 0.0
+
+    @property
+    def less(self) -> list[float]:
+        """Per cent by which it is shorter."""
+        return [100 * (1 - one / base) for one, base in zip(self.theirs, self.plain, strict=True)]
+
+
+def compared(
+    trace: Trace, gpus: int, seeds: Sequence[int], supposed: Supposed = SUPPOSED
+) -> dict[tuple[str, str], Found]:
+    """(rules, cost) -> what they gave."""
+    found: dict[tuple[str, str], Found] = {}
+    for seed in seeds:
+        jobs = jobs_of(trace, gpus, seed, supposed)
+        plain: dict[float, float] = {}
+        for cost, costs in COSTS.items():
+            if costs.resume not in plain:
+                plain[costs.resume] = mean(jobs, live(jobs, gpus, TIRESIAS, costs))
+            for rule, rules in RULES.items():
+                begun = time.perf_counter()
+                lived = live(jobs, gpus, rules, costs)
+                one = found.setdefault((rule, cost), Found([], []))
+                one.took = time.perf_counter() - begun
+                one.plain.append(plain[costs.resume])
+                one.theirs.append(mean(jobs, lived))
+                one.changes = lived.changes / len(jobs)
+                one.lost = lived.lost / lived.gpu_seconds
+    return found
+
+
+def report(name: str, trace: Trace, gpus: int, found: dict[tuple[str, str], Found]) -> None:
+    """Rows of the table."""
+    span = float(trace["arrival"][-1] - trace["arrival"][0])
+    load = float((trace["work"] * trace["gpus"]).sum()) / span / gpus
+    for (rule, cost), one in found.items():
+        less = one.less
+        spread = f" ({min(less):.1f} to {max(less):.1f})" if len(less) > 1 else ""
+        print(
+            f"| {name}, {len(trace):,} jobs | {gpus}, load {load:.2f} | {sum(one.plain) / len(one.plain):.2f} "
+            f"| {rule} | {cost} | {sum(less) / len(less):.1f} %{spread} | {one.changes:.1f} | {100 * one.lost:.1f} % "
+            f"| {one.took:.0f} s |",
+            flush=True,
+        )
+
+
+def main() -> int:
+    """Replay, print, and with --gate judge."""
+    parser = argparse.ArgumentParser(description="What Elastic Tiresias's rules are worth.")
+    parser.add_argument("--trace", choices=CLUSTERS, action="append")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--gpus", type=int, action="append", help="other sizes of the cluster")
+    parser.add_argument("--least", type=float, default=SUPPOSED.least)
+    parser.add_argument("--most", type=float, default=SUPPOSED.most)
+    parser.add_argument(
+        "--gate", action="store_true", help="one trace, one seed; fail unless both rules gain"
+    )
+    options = parser.parse_args()
+    supposed = Supposed(options.least, options.most)
+    print(
+        "| trace | GPUs | Tiresias's mean JCT, h | rules | a change costs | mean JCT less | changes a job "
+        "| GPU time lost | took |",
+        "|---|---|---|---|---|---|---|---|---|",
+        sep="\n",
+    )
+    for name in ["itp02"] if options.gate else options.trace or list(CLUSTERS):
+        path = data(name)
+        if not path.exists():
+            print(f"elastic: skipped, there is no {path.name} here (GSUB_DATA)")
+            continue
+        trace = read(path).trace
+        for gpus in CLUSTERS[name][1][:1] if options.gate else options.gpus or CLUSTERS[name][1]:
+            found = compared(trace, gpus, range(1 if options.gate else options.seeds), supposed)
+            report(name, trace, gpus, found)
+            if (
+                options.gate
+                and min(one.less[0] for (rule, _), one in found.items() if rule == "R1 and R2") < 10
+            ):
+                print("elastic: R1 and R2 gain less than 10 %", file=sys.stderr)
+                return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
