@@ -14,6 +14,7 @@ from math import fsum
 from typing import Any, Final
 
 from sqlalchemy import (
+    CTE,
     BigInteger,
     ColumnElement,
     CompoundSelect,
@@ -87,8 +88,9 @@ class ReportQuery:
 def report(connection: Connection, query: ReportQuery) -> Report:
     """What a user's attempts held, used and lost."""
     values = {"cluster": query.cluster, "uid": query.uid, "since": query.since, "until": query.until}
-    groups = connection.execute(_sums(), values).mappings().all()
-    spans = _quantiles(connection, values)
+    rows = connection.execute(_everything(), values).mappings().all()
+    groups = [one for one in rows if one["place"] is None]
+    spans = _quantiles(one for one in rows if one["place"] is not None)
     gpu = [one for one in groups if one["size"] != "0"]
     seen, busy = _figure(gpu, "seen"), _sum(gpu, "busy")
     share = 100 * busy / seen.value if busy is not None and seen.value else None
@@ -207,9 +209,8 @@ def _causes(c: Any) -> Iterable[ColumnElement[Any]]:  # noqa: ANN401 - columns b
     yield _no_less(c.wait - seen).label(_FOR[UNKNOWN])
 
 
-def _work() -> Select[Any]:
-    """The same with what sums are made of."""
-    second = _attempts().subquery()
+def _work(second: CTE) -> Select[Any]:
+    """The same attempts with what sums are made of."""
     stop = second.c.started + second.c.run
     low = case((second.c.started > _SINCE, second.c.started), else_=_SINCE)
     inside = _no_less(case((stop < _UNTIL, stop), (stop >= _UNTIL, _UNTIL)) - low)
@@ -260,9 +261,27 @@ _SUMMED: Final = ("gpu_seconds", "seen", "busy", "idle", "failed", "wasted", "wa
 
 
 @cache
-def _sums() -> Select[Any]:
+def _everything() -> CompoundSelect[Any]:
+    """The rows of `_sums`, and those of `_ranked`: they alone have a `place`. Half of the work is to find attempts and
+    what is known of them, so one statement does it once for both.
+    """
+    attempts = _attempts().cte("attempts")
+    sums, ranked = _sums(attempts), _ranked(attempts).subquery()
+    no_place = [cast(null(), kind).label(name) for name, kind in _RANK]
+    padded = [cast(null(), column.type) for column in list(sums.selected_columns)[3:]]
+    keys = [ranked.c.kind, ranked.c.key, literal("")]
+    return union_all(
+        sums.add_columns(*no_place),
+        select(*keys, *padded, *(cast(ranked.c[name], kind) for name, kind in _RANK)),
+    )
+
+
+_RANK: Final = (("value", Double), ("place", BigInteger), ("last", BigInteger))
+
+
+def _sums(attempts: CTE) -> Select[Any]:
     """Sums by outcome, reason and size: a few hundred rows at most, of which all tables are made."""
-    work = _work().subquery()
+    work = _work(attempts).subquery()
     keys = (work.c.outcome, work.c.reason, work.c.size)
     columns: list[ColumnElement[Any]] = [func.count().label("attempts")]
     for name in _SUMMED:
@@ -282,13 +301,11 @@ def _sums() -> Select[Any]:
     return select(*keys, *columns).group_by(*keys)
 
 
-@cache
-def _ranked() -> CompoundSelect[Any]:
+def _ranked(work: CTE) -> CompoundSelect[Any]:
     """Values that there were, the lower one of two, at 5 and 9 tenths: by kind and key, with place and last place.
 
     Waits by size and of all; run times until the failure by reason. And how many jobs there were, of kind "jobs".
     """
-    work = _attempts().cte()
     kinds = [
         select(literal("wait").label("kind"), work.c.size.label("key"), work.c.wait.label("value")),
         select(literal("wait"), literal("all"), work.c.wait),
@@ -315,13 +332,14 @@ def _ranked() -> CompoundSelect[Any]:
     return union_all(select(ranked).where(or_(*wanted)), counted)
 
 
-def _quantiles(connection: Connection, values: Mapping[str, Any]) -> dict[tuple[str, str], dict[int, float]]:
-    """By kind and key, each by its tenths (5: the median)."""
+def _quantiles(rows: Iterable[RowMapping]) -> dict[tuple[str, str], dict[int, float]]:
+    """Of rows of `_ranked`: by kind and key, each by its tenths (5: the median)."""
     found: dict[tuple[str, str], dict[int, float]] = {}
-    for kind, key, value, at, end in connection.execute(_ranked(), values):
+    for row in rows:
         for tenths in (5, 9):
-            if at == tenths * end // 10:
-                found.setdefault((kind, key), {})[tenths] = value
+            if row["place"] == tenths * row["last"] // 10:
+                # In the places of a sum's outcome and reason
+                found.setdefault((row["outcome"], row["reason"]), {})[tenths] = row["value"]
     return found
 
 
