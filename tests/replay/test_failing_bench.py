@@ -7,11 +7,17 @@ from random import Random
 
 import pytest
 
-from slurm_plugins.replay.failing import Supposed
-from slurm_plugins.replay.remedies import Bill
+from profiler.early import TABLE7
+from site_configs.site_model import Resubmit
+from slurm_plugins.replay.failing import KINDS, VERDICTS, Supposed, strike
+from slurm_plugins.replay.remedies import Bill, lived
 from slurm_plugins.replay.retrying import RETRIES
 from slurm_plugins.replay.traces.read import read
+from slurm_plugins.replay.values import Job, Trace
 from tests.bench import replay_failures as bench
+from tests.bench.retries import Sums, by_table, three_times
+from tests.bench.retries import tried as one_by_one
+from tests.bench.retries_model import FailedJob
 
 
 @pytest.fixture(scope="module")
@@ -91,3 +97,32 @@ def test_without_traces_it_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["bench", "--data", str(tmp_path)])
     assert bench.main() == 0
     assert "skipped, philly_jobs" in capsys.readouterr().out
+
+
+def test_columns_and_one_job_after_the_other_come_to_the_same():
+    """The bench of retries goes through each job by itself, with nodes by name: the same shares end well."""
+    trace = Trace.of(Job(number, 60.0 * number, 1e6, (1, 2, 8, 16)[number % 4]) for number in range(6000))
+    faults = strike(trace, Supposed(), 11)
+    gpus = trace["gpus"][faults.row].tolist()
+    jobs = [
+        FailedJob(
+            TABLE7[faults.reason[at]].name,
+            KINDS[faults.cause[at]],
+            VERDICTS[faults.verdict[at]],
+            float(faults.confidence[at]),
+            float(faults.seconds[at]) / 60,
+            float(faults.seconds[at]) / 3600 * gpus[at],
+            gpus[at],
+            float(faults.needs[at]),
+            float(faults.most[at]),
+        )
+        for at in range(len(faults))
+    ]
+    for name in ("three", "gsub"):
+        sums = Sums()
+        for number, job in enumerate(jobs):
+            one_by_one(job, by_table(Resubmit()) if name == "gsub" else three_times, number, sums)
+        bill = lived(trace, faults, RETRIES[name]).bill
+        assert bill.recoverable == sums.recoverable
+        assert bill.rescued / bill.recoverable == pytest.approx(sums.saved / sums.recoverable, abs=0.04)
+        assert bill.failed_runs == pytest.approx(sums.attempts, rel=0.02)  # those that failed
