@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from slurm_plugins.replay import slurm_run
+from slurm_plugins.replay import in_rounds, slurm_run
 from slurm_plugins.replay.attempts import Attempts
 from slurm_plugins.replay.desk import Desk, Planner
 from slurm_plugins.replay.orders import InOrder, Skipping
@@ -60,6 +60,8 @@ def replay(
     begun = time.perf_counter()
     if attempts is not None and len(attempts) != len(trace):
         raise ValueError(f"attempts of {len(attempts)} jobs for a trace of {len(trace)}")
+    if policy.tuning != "none":
+        return in_rounds.run(trace, cluster, policy, seed=seed, attempts=attempts, progress=progress)
     if policy.order == "slurm":
         return slurm_run.run(
             trace,

@@ -34,7 +34,7 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "locality": ("none", "strict", "relaxed"),
     "patience": ("retries", "worth", "wait"),
     "quotas": ("off", "on", "lending"),
-    "tuning": ("none", "proportional", "greedy", "tune", "fill"),
+    "tuning": ("none", "proportional", "greedy", "tune", "fill", "market"),
     "scaling": ("none", "elastic"),
 }
 
@@ -78,6 +78,8 @@ class Policy:
     las_levels: tuple[float, ...] = ()
     """GPU-seconds at which a job falls to the next queue (Tiresias); empty: no queues, least first."""
     tuning: str = "none"
+    """Rounds that hand out CPUs and memory (`in_rounds`): proportional; greedy; tune, Synergy's, with jobs that stay
+    where they are; fill, the same up to any point of a job's curve; market, all anew each round, by whole curves."""
     scaling: str = "none"
     slowdown: bool = True
     """Jobs run slower when spread; False: placement costs nothing, as in Synergy's simulator."""
@@ -146,6 +148,7 @@ WORDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "greedy": {"tuning": "greedy"},
     "tune": {"tuning": "tune"},
     "fill": {"tuning": "fill"},
+    "market": {"tuning": "market"},
     "elastic": {"scaling": "elastic"},
 }
 """Word -> the fields that it sets."""

@@ -69,6 +69,8 @@ class Cluster:
         self._alike: list[dict[tuple[float, float], int]] = [{} for _ in range(shape.gpus + 1)]
         self._alike[shape.gpus][full] = (1 << servers) - 1
         self._refused: set[tuple[int, Share]] = set()
+        self.before: dict[int, Share] = {}
+        """What those had whose share was changed, before it first was; for the caller to clear."""
 
     def two(self, request: Request) -> Two:
         """The job's two speeds on these servers."""
@@ -154,6 +156,7 @@ class Cluster:
         more = Share(share.cpus - placed.share.cpus, share.memory - placed.share.memory)
         for server, gpus in placed.parts.items():
             self._charge(server, gpus, more, gpus=0)
+        self.before.setdefault(placed.request.job, placed.share)
         placed.share, placed.speed = share, speed
         if more.cpus < 0 or more.memory < 0:
             self._refused.clear()

@@ -2,11 +2,12 @@
 
 One simulator for Synergy's own traces and, by `slurm_plugins.replay`, for a site's. A job's progress is worked out
 when its speed changes and not round by round, and rounds in which nothing can change are passed over, so a round costs
-what it changes. Spreading over servers does not slow a job down here, as in the artifact.
+what it changes.
 """
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import math
 from collections import deque
@@ -33,6 +34,8 @@ class Rounds:
     """A job is over when its last round is."""
     restart_s: float = 0.0
     """What a job pays that goes on with other GPUs or another share than in its last round, or after a pause."""
+    pace: Callable[[int, Mapping[int, int]], float] | None = None
+    """Job, GPUs by server -> how fast it is there, 1 on as few servers as can be; None: spreading costs nothing."""
 
 
 PLAIN = Rounds()
@@ -202,6 +205,10 @@ class _Simulation:
             request = Request(job.job, job.gpus, job.profile.curve)
             self.waiting.append(_Run(job, request, job.work, self.turns.hope(request)))
 
+    def expect(self, job: Job) -> None:
+        """One more will arrive."""
+        bisect.insort(self.coming, job, lo=self.at, key=lambda one: (one.arrival, one.job))
+
     def choose(self, number: int, now: float) -> list[_Run]:
         """Who is to run: in order, up to the first job whose GPUs no longer fit. Returns the newcomers."""
         come: list[_Run] = []
@@ -251,6 +258,8 @@ class _Simulation:
     def go(self, run: _Run, placed: Placed, number: int, now: float) -> None:
         """From this round on at that speed."""
         run.speed = placed.speed
+        if self.rounds.pace is not None and len(placed.parts) > 1:
+            run.speed *= self.rounds.pace(run.job.job, placed.parts)
         run.servers = tuple(placed.parts)
         run.restarts += 1
         if run.restarts:
@@ -309,8 +318,13 @@ def simulate(
     shape: Shape = V100,
     until: int | None = None,
     rounds: Rounds = PLAIN,
+    after: Callable[[int, float], Job | None] | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> Ran:
     """Run the jobs in rounds; `order` is fifo, srtf, las or ftf. Stops once all jobs up to id `until` have ended.
+
+    `after`: told each job that ends and when, gives the one that comes of it, if one does. `progress`: told how many
+    have arrived.
 
     SRTF goes by the time left at a job's last speed, and while it waits at its hope. LAS goes by GPU-seconds held.
 
@@ -330,6 +344,13 @@ def simulate(
         now = rounds.first + number * rounds.length
         state.arrive(now)
         state.place(number, now, state.choose(number, now))
-        wanted -= sum(until is None or job <= until for job in state.end(number, now))
+        for over in state.end(number, now):
+            wanted -= until is None or over <= until
+            come = after(over, state.ran.ends[over]) if after is not None else None
+            if come is not None:
+                wanted += until is None or come.job <= until
+                state.expect(come)
+        if progress is not None:
+            progress(state.at)
         number = state.next(number)
     return state.ran

@@ -114,6 +114,19 @@ class Curve:
             found = self._twos[here, shape] = Two(best, self.speed(best), floor, self.speed(floor))
         return found
 
+    def relative(self, fair: Share) -> Curve:
+        """The same with speed 1 at that share.
+
+        Raises:
+            ValueError: it tells nothing of so small a share.
+        """
+        unit = self.speed(fair)
+        if unit <= 0:
+            raise ValueError(f"the curve begins above {fair.cpus:g} CPUs or {fair.memory:g} GB a GPU")
+        return Curve(
+            self.cpus, self.memory, tuple(tuple(speed / unit for speed in row) for row in self.speeds)
+        )
+
     def choices(self, gpus: int, shape: Shape) -> Choices:
         """The points that a job with that many GPUs could have on such servers: no slower than the proportional share,
         what one server can give, and no other at least as fast with less."""
