@@ -18,6 +18,7 @@ import numpy as np
 from slurm_plugins.replay import in_rounds, slurm_run
 from slurm_plugins.replay.attempts import Attempts
 from slurm_plugins.replay.desk import Desk, Planner
+from slurm_plugins.replay.easy import Easy
 from slurm_plugins.replay.orders import InOrder, Skipping
 from slurm_plugins.replay.philly import Shares
 from slurm_plugins.replay.policy import Policy, PolicyError
@@ -32,6 +33,7 @@ Progress = Callable[[float], None]
 PLANNERS: Final[Mapping[tuple[str, str], Callable[[Desk], Planner]]] = {
     ("fifo", "none"): InOrder,
     ("fifo", "skip"): Skipping,
+    ("fifo", "easy"): Easy,
     **{(order, backfill): Preempting for order in KEYS for backfill in ("none", "skip")},
 }
 """(order, backfill) -> who plans."""

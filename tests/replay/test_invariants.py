@@ -21,6 +21,7 @@ from tests.replay.strategies import clusters, traces
 ORDERS = [
     "fifo",
     "fifo+skip",
+    "fifo+easy",
     "srtf",
     "las+skip",
     "ftf",
