@@ -139,6 +139,8 @@ class Faults:
     """The jobs that fail, an entry each by row of the trace, and all that luck holds for them."""
 
     seed: int
+    jobs: int
+    """Of the trace that they were drawn for."""
     row: Ints
     """Of the trace, ascending."""
     reason: Ints
@@ -208,6 +210,7 @@ def strike(trace: Trace, supposed: Supposed = Supposed(), seed: int = 0) -> Faul
     memory = cause == KINDS.index("memory")
     return Faults(
         seed=seed,
+        jobs=len(trace),
         row=row,
         reason=reason,
         cause=cause,

@@ -82,7 +82,8 @@ def lived(
     runs, lessons: what `tried` and `learned` say for these faults, where it is known already.
 
     In a gate a smoke run is the first of its job's runs, with one GPU. In a race it is only in the bill, unless the job
-    is held: then it is all that runs. Raises ValueError for a race without waits.
+    is held: then it is all that runs. Raises ValueError for a race without waits, and for faults of another
+    trace.
     """
     runs = tried(trace, faults, retry) if runs is None else runs
     tests = smoked(trace, faults, smoke, waits=waits, lessons=lessons)

@@ -105,7 +105,12 @@ _Rule: TypeAlias = Callable[[_Now], _Answer]
 
 
 def tried(trace: Trace, faults: Faults, retry: Retry) -> Tried:
-    """Every job that fails, until an attempt succeeds or the policy gives it up."""
+    """Every job that fails, until an attempt succeeds or the policy gives it up.
+
+    Raises ValueError for faults of another trace.
+    """
+    if faults.jobs != len(trace):
+        raise ValueError(f"faults of {faults.jobs} jobs for a trace of {len(trace)}")
     rule = _RULES[retry.way](retry)
     count = len(faults)
     work = trace["work"][faults.row]

@@ -380,6 +380,11 @@ def test_by_chance_it_fails_after_a_time_of_its_own_and_never_after_its_work():
     assert runs.seconds.max() <= 7200
 
 
+def test_faults_of_another_trace_are_refused():
+    with pytest.raises(ValueError, match="faults of 40 jobs for a trace of 41"):
+        lived(trace_of(41), strike(trace_of(40)), RETRIES["none"])
+
+
 def test_a_job_of_any_size_is_answered():
     trace = Trace.of([Job(1, 0.0, 7200.0, 10_000_000)])
     faults = strike(trace, Supposed(rate=10.0))
