@@ -27,6 +27,8 @@ __all__ = ["Held", "Plan", "Start", "cycle", "look", "soonest"]
 Start: TypeAlias = Callable[[int, NDArray[np.int64]], None]
 """A job starts on these nodes now: takes them from the state."""
 _FIRST_WINDOW: Final = 30
+NEWER: Final = (23, 2)
+"""Releases from here on are taken to plan as 24.11 does."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +78,7 @@ def look(now: Now, waiting: Iterable[Asking], start: Start, depth: int) -> int:
         may = now.places.may(need) & left
         if np.count_nonzero(may) < need.nodes:
             continue
-        nodes = now.places.choose(may & open_ & now.places.fits(now.state, need), need, now.state)
+        nodes = now.places.choose(may & open_ & now.state.fits(need), need, now.state)
         if nodes is not None:
             start(job.row, nodes)
             started += 1
@@ -88,22 +90,37 @@ def look(now: Now, waiting: Iterable[Asking], start: Start, depth: int) -> int:
     return started
 
 
-def soonest(now: Now, need: Need, among: Mask, at: int) -> tuple[int, NDArray[np.int64]] | None:
+def soonest(
+    now: Now, need: Need, among: Mask, at: int, *, begin: int = 0, until: int = 0
+) -> tuple[int, NDArray[np.int64]] | None:
     """When and where a job could start on these nodes if every running one ran until its limit; None: never.
 
     Running jobs are taken away in the order of their limits, those close to each other at once: the further ahead,
-    the coarser (windows of 30, 60, 120 s...), as Slurm does it.
+    the coarser (windows of 30, 60, 120 s...), as Slurm does it. `begin`: those whose limits are over before that are gone
+    from the outset. `until`: look no further; 0: as far as need be.
     """
-    nodes = now.places.choose(among & now.places.fits(now.state, need), need, now.state)
-    if nodes is not None:
-        return at, nodes
-    future = now.state.copy()
-    window, edge, place = _FIRST_WINDOW, 0, 0
-    held = now.held
+    if begin <= at:
+        nodes = now.places.choose(among & now.state.fits(need), need, now.state)
+        if nodes is not None:
+            return at, nodes
+    if np.count_nonzero(among & now.places.empty.fits(need)) < need.nodes:
+        return None
+    future, held, place = now.state.copy(), now.held, 0
+    if begin:
+        while place < len(held) and held[place].until < begin:
+            future.take(held[place].nodes, held[place].need, -1)
+            place += 1
+        nodes = now.places.choose(among & future.fits(need), need, future)
+        if nodes is not None:
+            return max(at, begin), nodes
+    window, edge = _FIRST_WINDOW, 0
     while place < len(held):
         last: Held | None = None
         while place < len(held):
             one = held[place]
+            if until and one.until > until:
+                held = held[:place]
+                break
             place += 1
             if among[one.nodes].any():
                 if not edge:
@@ -114,12 +131,12 @@ def soonest(now: Now, need: Need, among: Mask, at: int) -> tuple[int, NDArray[np
                     break
         if last is None:
             return None
+        nodes = now.places.choose(among & future.fits(need), need, future)
+        if nodes is not None:
+            return max(last.until, at + 1), nodes
         window *= 2
         while place < len(held) and held[place].until > edge + window:
             window *= 2
-        nodes = now.places.choose(among & now.places.fits(future, need), need, future)
-        if nodes is not None:
-            return max(last.until, at + 1), nodes
     return None
 
 
@@ -139,8 +156,10 @@ class Plan:
     thinks of trying again.
     """
 
-    def __init__(self, nodes: int, begin: int, end: int, resolution: int) -> None:
-        self.resolution = resolution
+    def __init__(self, nodes: int, begin: int, end: int, resolution: int, *, newer: bool = True) -> None:
+        """`newer`: as 24.11 plans, which rounds ends up to the resolution; 22.05 rounds them down."""
+        self.resolution, self.newer = resolution, newer
+        self._more = resolution - 1 if newer else 0
         self.begin, self.end = self._rounded(begin), self._rounded(end)
         self.stretches = [_Stretch(self.begin, self.end, np.ones(nodes, np.bool_))]
 
@@ -161,16 +180,16 @@ class Plan:
         return found, later
 
     def clash(self, nodes: NDArray[np.int64], begin: int, end: int) -> bool:
-        """Whether one of the nodes is promised to somebody in this time, which is rounded down to the resolution."""
-        begin, end = self._rounded(begin), self._rounded(end)
+        """Whether one of the nodes is promised to somebody in this time, which is rounded to the resolution."""
+        begin, end = self._rounded(begin), self._rounded(end + self._more)
         return any(
             one.end > begin and one.begin < end and not one.free[nodes].all() for one in self.stretches
         )
 
     def promise(self, nodes: NDArray[np.int64], begin: int, end: int) -> None:
-        """The nodes are somebody's in this time, rounded down to the resolution, at least one of that."""
+        """The nodes are somebody's in this time, rounded to the resolution, at least one of that."""
         begin = max(self._rounded(begin), self.begin)
-        end = max(self._rounded(end), begin + self.resolution)
+        end = max(self._rounded(end + self._more), begin + self.resolution)
         first = next((n for n, one in enumerate(self.stretches) if one.end >= begin), None)
         if first is None:
             return
@@ -208,7 +227,8 @@ class Plan:
 
 def cycle(now: Now, waiting: Sequence[Asking], start: Start, at: int, rules: SlurmRules) -> int:
     """One cycle of backfill at a moment; how many it started."""
-    plan = Plan(now.places.count, at, at + int(rules.bf_window_s), rules.bf_resolution_s)
+    newer = rules.release >= NEWER
+    plan = Plan(now.places.count, at, at + int(rules.bf_window_s), rules.bf_resolution_s, newer=newer)
     started = promised = 0
     tried: Counter[str] = Counter()
     for number, job in enumerate(waiting):
@@ -246,7 +266,12 @@ def _place(
         among, later = plan.free(may, begin, begin + job.limit)
         found = None
         if np.count_nonzero(among) >= need.nodes:
-            found = _now(now, need, among, at) if only_now else soonest(now, need, among, at)
+            if only_now:
+                found = _now(now, need, among, at)
+            elif plan.newer:
+                found = soonest(now, need, among, at, begin=begin, until=later)
+            else:
+                found = soonest(now, need, among, at)
         if found is None:
             if not later or only_now:
                 return None
@@ -254,22 +279,22 @@ def _place(
         when, nodes = max(found[0], begin), found[1]
         if when <= at:
             if not now.closed[nodes].any():
-                fits = among & ~now.closed & now.places.fits(now.state, need)
+                fits = among & ~now.closed & now.state.fits(need)
                 return at, found[1] if (again := now.places.choose(fits, need, now.state)) is None else again
             # cleaning up after an end is a matter of seconds: wait for it there
             when, later = at + 1, 0
         if only_now:
             return None
-        if later and when > later:
+        clash = plan.clash(nodes, when, when + job.limit)
+        if later and when > later and not (plan.newer and clash):
             continue
         if when > at + (plan.end - plan.begin):
             return None
-        if plan.clash(nodes, when, when + job.limit):
-            later = when if when > begin else when + plan.resolution
-            continue
-        return when, nodes
+        if not clash:
+            return when, nodes
+        later = when if when > begin else when + plan.resolution
 
 
 def _now(now: Now, need: Need, among: Mask, at: int) -> tuple[int, NDArray[np.int64]] | None:
-    nodes = now.places.choose(among & now.places.fits(now.state, need), need, now.state)
+    nodes = now.places.choose(among & now.state.fits(need), need, now.state)
     return None if nodes is None else (at, nodes)

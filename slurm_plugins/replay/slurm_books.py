@@ -98,7 +98,7 @@ class Books:
     def _cause(self, need: Need, free: int) -> str:
         if need.gpus * need.nodes > free:
             return "resources"
-        able = self.places.may(need) & self.places.fits(self.state, need)
+        able = self.places.may(need) & self.state.fits(need)
         if np.count_nonzero(able) >= need.nodes:
             return "order"
         return "fragmentation" if need.gpus else "resources"

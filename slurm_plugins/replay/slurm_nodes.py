@@ -40,13 +40,14 @@ class Need:
 class State:
     """What is free on each node."""
 
-    __slots__ = ("cpus", "gpus", "jobs", "memory")
+    __slots__ = ("_fits", "cpus", "gpus", "jobs", "memory")
 
     def __init__(
         self, gpus: NDArray[np.int64], cpus: NDArray[np.float64], memory: NDArray[np.float64]
     ) -> None:
         self.gpus, self.cpus, self.memory = gpus, cpus, memory
         self.jobs = np.zeros(len(gpus), np.int64)
+        self._fits: dict[Need, Mask] = {}
 
     def copy(self) -> State:
         """The same, to try things in."""
@@ -60,6 +61,21 @@ class State:
         self.cpus[nodes] -= sign * need.cpus
         self.memory[nodes] -= sign * need.memory
         self.jobs[nodes] += sign
+        self._fits.clear()
+
+    def fits(self, need: Need) -> Mask:
+        """Nodes with what the need takes on one of them; sums of shares are not exact, so 1/1000 CPU is none."""
+        found = self._fits.get(need)
+        if found is None:
+            found = (
+                (self.gpus >= need.gpus)
+                & (self.cpus >= need.cpus - 1e-3)
+                & (self.memory >= need.memory - 1e-3)
+            )
+            if need.whole:
+                found &= self.jobs == 0
+            self._fits[need] = found
+        return found
 
 
 class Places:
@@ -77,6 +93,8 @@ class Places:
         self.leaves = len(leaves)
         self.tree = self.leaves > 1 if topology is None else topology
         self.least_loaded = least_loaded
+        self.empty = self.idle()
+        """With no job on it."""
         self._groups = groups
         self._counts = count
         self._may: dict[tuple[str, str], Mask] = {}
@@ -111,15 +129,6 @@ class Places:
     def of_queue(self, queue: str) -> Mask:
         """Nodes of a partition."""
         return self.may(Need(1, 0, 0.0, 0.0, "", queue))
-
-    def fits(self, state: State, need: Need) -> Mask:
-        """Nodes with what it takes on one of them. A thousandth of a CPU is none: sums of shares are not exact."""
-        found: Mask = (
-            (state.gpus >= need.gpus)
-            & (state.cpus >= need.cpus - 1e-3)
-            & (state.memory >= need.memory - 1e-3)
-        )
-        return found & (state.jobs == 0) if need.whole else found
 
     def choose(self, fits: Mask, need: Need, state: State) -> NDArray[np.int64] | None:
         """The nodes that Slurm takes of these; None: too few."""
@@ -195,5 +204,5 @@ def _need(places: Places, asked: _Asked) -> Need | None:
         queue,
         exclusive,
     )
-    enough = np.count_nonzero(may & places.fits(places.idle(), one)) >= count
+    enough = np.count_nonzero(may & places.empty.fits(one)) >= count
     return one if enough else None

@@ -124,7 +124,9 @@ class SlurmRules:
     bf_max_job_user: int = 0
     bf_reserve: int = 0
     """Jobs that get a reservation in a cycle of backfill; 0: all that are tested, as Slurm does. 1: plain EASY."""
-    bf_running: bool = False
+    release: tuple[int, int] = (24, 11)
+    """Slurm's release. Backfill of 22.05 rounds the end of what it promises down to its resolution, that of 24.11 and
+    26.05 up, and it looks for another time in another order; what of those between does was not seen."""
     over_limit_s: float = 0.0
     """OverTimeLimit: a job ends so long after its limit; inf: never."""
     kill_wait_s: float = 30.0

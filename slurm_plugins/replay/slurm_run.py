@@ -39,6 +39,8 @@ __all__ = ["Rhythm", "run"]
 
 LATEST: Final = 60.0
 """How much later than at its limit the books may have a job end: Slurm looks every 30 s, and kills by and by."""
+IDLE: Final = 10_000
+"""Events on a cluster where nobody runs, and to which nobody comes any more, before it is given up."""
 YEAR: Final = 365 * 86_400.0
 _Key: TypeAlias = tuple[int, float, float, int]
 
@@ -109,7 +111,7 @@ class _Slurm:
         self.tried = [0] * len(trace)
         self.closings: Counter[int] = Counter()
         self.cleaning: list[NDArray[np.int64]] = []
-        self.left = 0
+        self.left = self.coming = 0
         # rhythm
         self.zero = 0 if math.isnan(trace.zero) else int(trace.zero)
         self.chance = random.Random(seed)  # noqa: S311 - a replay, not a secret
@@ -166,15 +168,19 @@ class _Slurm:
     def _come(self, row: int, when: float) -> None:
         """The job's next run is submitted, after its delay."""
         delay = float(self.attempts.delay[int(self.attempts.offsets[row]) + self.tried[row]])
+        self.coming += 1
         self._at(when + delay, _Event.SUBMIT, row)
 
     def live(self, progress: Callable[[float], None] | None) -> None:
         """Until nobody waits and nobody runs."""
         handle = (self._end, self._clean, self._submit, self._calc, self._main, self._backfill)
-        whole, told = self.left, 0.0
-        while self.left and self.heap:
+        whole, told, idle = self.left, 0.0, 0
+        # Where nobody comes, runs or starts any more, looks go on in vain: whoever waits then, waits for ever
+        while self.left and self.heap and idle < IDLE:
             when, event, row = heapq.heappop(self.heap)
             handle[event](when, row)
+            self.coming -= event == _Event.SUBMIT
+            idle = 0 if self.coming or self.running else idle + 1
             if progress and (done := 1 - self.left / whole) >= told + 0.01:
                 progress(done)
                 told = done
