@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from profiler.report.shadow import Shadow
     from profiler.report.shadow_values import Stage
 
-__all__ = ["figure", "show"]
+__all__ = ["VERDICTS", "figure", "listed", "moment", "said", "show"]
 
 _LISTS = ("ended", "failed")
 _MOST = 6
 """Kinds that are told of a list: --json has them all."""
-_VERDICTS = {"for": "helps", "against": "WOULD HARM", "open": "not known yet"}
+VERDICTS = {"for": "helps", "against": "WOULD HARM", "open": "not known yet"}
 
 
 def show(page: Shadow, advice: Advice) -> None:
@@ -35,27 +35,32 @@ def _head(page: Shadow) -> Iterator[str]:
     zone = time.strftime("%Z", time.localtime(page.until))
     where = "" if page.partition is None else f", partition {page.partition}"
     yield (
-        f"{page.cluster}{where}: what enforce would have changed, of jobs submitted from {_date(page.since)} to "
-        f"{_date(page.until)} {zone}"
+        f"{page.cluster}{where}: what enforce would have changed, of jobs submitted from {moment(page.since)} to "
+        f"{moment(page.until)} {zone}"
     )
+    yield said(page)
+
+
+def said(page: Shadow) -> str:
+    """What the page rests on, in two sentences."""
     of = page.overview
     left_out = ((of.enforced, "enforced already"), (of.opted_out, "opted out"), (of.unread, "not readable"))
-    said = "".join(f", {number:,} {what}" for number, what in left_out if number)
+    out = "".join(f", {number:,} {what}" for number, what in left_out if number)
     lost = f"; of {of.lost:,} the job is not known" if of.lost else ""
-    yield (
-        f"{count(of.decisions, 'decision')}{said}; {count(of.attempts, 'attempt')} followed the others{lost}. "
+    return (
+        f"{count(of.decisions, 'decision')}{out}; {count(of.attempts, 'attempt')} followed the others{lost}. "
         f"{count(of.failures, 'attempt')} failed in that time."
     )
 
 
 def _stage(one: Stage) -> Iterator[str]:
     yield ""
-    yield f"{one.name}  {_VERDICTS[one.verdict]}: {one.why}"
+    yield f"{one.name}  {VERDICTS[one.verdict]}: {one.why}"
     if one.enforced:
         yield f"  done already: {one.enforced:,}, not counted below"
     if not one.jobs:
         return
-    kinds = _listed(list(one.changes.items()))
+    kinds = listed(list(one.changes.items()))
     held = f"{one.gpu_hours:,.1f} GPU-hours"
     yield f"  would have acted on {count(one.attempts, 'attempt')} at {count(one.jobs, 'job')}, {held}: {kinds}"
     for title, figures in (("really", one.happened), ("benefit", one.benefit), ("harm", one.harm)):
@@ -97,10 +102,11 @@ def _lines(figures: Sequence[Figure]) -> Iterator[str]:
             yield figure(one)
     for kind, found in lists.items():
         if found:
-            yield f"{kind}: {_listed(found)}"
+            yield f"{kind}: {listed(found)}"
 
 
-def _listed(counts: Sequence[tuple[str, float]]) -> str:
+def listed(counts: Sequence[tuple[str, float]]) -> str:
+    """The most frequent kinds, with how many of each."""
     told = ", ".join(f"{name} {number:,.0f}" for name, number in counts[:_MOST])
     more = sum(number for _, number in counts[_MOST:])
     return told + (f", others {more:,.0f}" if more else "")
@@ -141,5 +147,6 @@ def figure(one: Figure) -> str:
     return f"{one.label}: {told}" + ("" if one.of is None else f" (n={one.of:,})")
 
 
-def _date(at: float) -> str:
+def moment(at: float) -> str:
+    """A time as people here write it."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))

@@ -147,17 +147,19 @@ def utilisation(frame: pd.DataFrame) -> Table:
     work = _work(frame)
     work = work[work.on_gpus]
     # What runs still, or ended nobody knows how, is in "all" alone
-    parts = [("all", work)] + [
-        (name, work[work.status == name]) for name in ("passed", "killed", "unsuccessful")
-    ]
-    made = pd.DataFrame(index=pd.Index([*_sums(work, "size").index, "all"], name="gpus"))
-    for name, part in parts:
-        sums = _with_all(_sums(part, "size"))
+    whole, some = _sums(work, "size"), _sums(work, ["status", "size"])
+    parts = {"all": whole}
+    for name in ("passed", "killed", "unsuccessful"):
+        part = some.xs(name) if name in some.index else whole.iloc[:0]
+        parts[name] = part.set_axis(part.index.astype(object))
+    made = pd.DataFrame(index=pd.Index([*whole.index, "all"], name="gpus"))
+    for name, part in parts.items():
+        sums = _with_all(part)
         made[f"{name}_percent"] = _ratios(sums.busy_hours, sums.seen_hours)
         made[f"{name}_attempts"] = sums.attempts - sums.unseen
         if name == "all":
             made["attempts"], made["unknown"] = sums.attempts, sums.unseen
-    for name, _ in parts:
+    for name in parts:
         made[f"{name}_attempts"] = made[f"{name}_attempts"].fillna(0).astype(int)
     order = [
         f"{name}_{what}"

@@ -40,7 +40,10 @@ def run(name: str, argv: list[str], *, quiet: bool = False) -> None:
     code = os.waitstatus_to_exitcode(status)
     cpu = used.ru_utime + used.ru_stime
     failed = f", exit {code}" if code else ""
-    print(f"{name}: {wall:.1f} s, {cpu:.1f} s of CPU, {used.ru_maxrss / 1e6:.2f} GB{failed}", flush=True)
+    load = f"load {os.getloadavg()[0]:.0f}"
+    print(
+        f"{name}: {wall:.1f} s, {cpu:.1f} s of CPU, {used.ru_maxrss / 1e6:.2f} GB, {load}{failed}", flush=True
+    )
 
 
 def main() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ from slurm_plugins.decide.pipeline import decide
 from slurm_plugins.decide.request import Job, Request
 from slurm_plugins.decide.stages.topology import Topology
 from tests.decide.cluster import CLUSTERS
+from tests.report.pages import read
 
 T0 = 1_760_000_000.0
 GIB = 1 << 30
@@ -833,3 +835,40 @@ def test_wrong_questions(
 ) -> None:
     code, out, err = command(*words)
     assert (code, out) == (2, "") and said in err
+
+
+def test_the_page_for_a_browser(command: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    file = tmp_path / "shadow.html"
+    code, out, err = command(*WINDOW, "--html", str(file))
+    assert (code, out, err) == (0, f"{file}: 171 decisions\n", "")
+    assert file.stat().st_mode & 0o777 == 0o600
+    text = file.read_text()
+    reader = read(text)
+    assert "http" not in text.replace("http-equiv", "") and not any(
+        name[:2] == "on" for _, named in reader.tags for name in named
+    )
+    rows = {cells[0].text: [cell.text for cell in cells] for cells in reader.tables["overview"]["tbody"]}
+    assert rows["resubmission"][1] == "helps" and rows["sensitivity"][2:5] == ["79", "79", "158.0"]
+    again_ = {cells[1].text: cells[2:] for cells in reader.tables["stage-resubmission"]["tbody"]}
+    passed = again_["next runs that passed"]
+    assert [cell.text for cell in passed] == ["25 of 30, 83 %", "30", "66.4 to 92.7 %"] and passed[
+        0
+    ].value == "25"
+    said = " ".join(re.sub("<[^>]*>", " ", text).split())
+    assert (
+        "line of the site file, in [policy] : mode = &#34;enforce&#34; , or gsub admin mode enforce" in said
+    )
+    assert "It also turns on, as they have no key of their own: avoid_nodes, night_queue" in said
+    code, _, err = command(*WINDOW, "--html", str(file))
+    assert code == 2 and "is there already; nothing was written" in err and file.read_text() == text
+
+
+def test_names_of_others_are_text_in_the_page(
+    command: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    file = tmp_path / "shadow.html"
+    code, _, _ = command(*WINDOW, "--partition", "<script>x</script>\u202e", "--html", str(file))
+    text = file.read_text()
+    assert code == 0 and "<script>x" not in text and "\u202e" not in text
+    assert "Nothing yet: " in text and "&lt;script&gt;x&lt;/script&gt;" in text
+    assert command("--json", "--html", str(tmp_path / "other.html"))[0] == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -74,6 +73,7 @@ def audit(  # noqa: PLR0917 - click gives them by their names
     says how many attempts it rests on, and of how many something is not known. Run this where the store can be
     reached. JSON, CSV, Parquet and HTML are split by all that --by knows, unless it is given.
     """
+    from gsub.page_file import put, refuse
     from profiler.wording import plain
 
     if sum((as_json, csv is not None, parquet is not None, html is not None)) > 1:
@@ -90,7 +90,7 @@ def audit(  # noqa: PLR0917 - click gives them by their names
         if html is not None:
             import profiler.report.html  # noqa: F401 - what it lacks: the same
 
-            _refuse(html)
+            refuse(html, "audit")
         frame = _frame(store, name, begin, end)
         if not len(frame):
             raise _nothing(store, name, begin, end)
@@ -115,7 +115,9 @@ def audit(  # noqa: PLR0917 - click gives them by their names
         _put(folder, about, tables, None if parquet is None else frame)
         print(f"{plain(str(folder))}: {len(tables)} tables of {len(frame):,} attempts")
     elif html is not None:
-        _put_page(html, about, tables)
+        from profiler.report.html import page
+
+        put(html, page(about, tables), "audit")
         print(f"{plain(str(html))}: {len(frame):,} attempts")
     else:
         from gsub.audit_view import show
@@ -163,30 +165,3 @@ def _put(folder: Path, about: About, tables: list[Table], frame: Frame | None) -
             put_csv(folder, about, tables)
         else:
             put_parquet(folder, about, tables, frame)
-
-
-def _refuse(file: Path) -> None:
-    """Refuse a file that is there already. Raises UserError."""
-    if os.path.lexists(file):
-        raise UserError(
-            f"{file} is there already; nothing was written",
-            fix="name a file that is not there yet, like audit-$(date +%F).html",
-            exit_code=USAGE,
-        )
-
-
-def _put_page(file: Path, about: About, tables: list[Table]) -> None:
-    """Write the page. Raises UserError, and then nothing is there."""
-    from profiler.report.html import page
-    from profiler.whole_file import put
-
-    made = page(about, tables).encode()
-    _refuse(file)
-    try:
-        put(file, made)
-    except OSError as error:
-        raise UserError(
-            f"{file} cannot be written; nothing is left of it",
-            why=error.strerror or str(error),
-            fix="make room there, or name a file on another disk",
-        ) from error
