@@ -34,7 +34,7 @@ COMPACT_ABOVE: Final = 10
 THRESHOLD: Final = 3600.0
 """GPU-seconds after which a job falls into the lower queue."""
 PROMOTE: Final = 8.0
-"""A job that waited so many times as long as it last ran rises again."""
+"""A job that waited so many times as long as it ran rises again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ A run over jobs that knows counts of GPUs and no nodes: a job is on as few nodes
 own simulator supposes. `slurm_plugins.tuner.elastic` decides at each arrival, end, fall and rise. Pure.
 
 Source: Tiresias (Gu et al., NSDI'19): two queues, the lower one for jobs that have had 3600 GPU-seconds, in each the
-first to have started first; who waited eight times as long as it last ran rises, and its count starts anew.
+first to have started first; who waited eight times as long as it ran rises, and its count starts anew.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 
 from slurm_plugins.tuner.elastic import ELASTIC, PROMOTE, THRESHOLD, Rules, Wish, allot
 
-__all__ = ["STOP_FREE", "STOP_RESUME", "Costs", "Job", "Lived", "live"]
+__all__ = ["STOP_FREE", "STOP_RESUME", "TWO_QUEUES", "Costs", "Job", "Lived", "Queues", "live"]
 
 _NEVER: Final = math.inf
 
@@ -40,13 +40,13 @@ STOP_FREE: Final = Costs(grow=1.0, shrink=0.0)
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """When a job falls (GPU-seconds since it last rose), when one that waits rises: so many times what it last ran, or,
-    with `executed`, what it ran in all; and the least time between two plans.
+    """When a job falls (GPU-seconds since it last rose), and when one that waits rises: after so many times what it ran
+    in all, or, without `executed`, what it last ran; and the least time between two plans (s).
     """
 
     threshold: float = THRESHOLD
     promote: float = PROMOTE
-    executed: bool = False
+    executed: bool = True
     every: float = 30.0
 
 

@@ -30,7 +30,7 @@ from profiler.scaling import GPUS_A_NODE, MEASURED, typical
 from slurm_plugins.replay.traces.read import read
 from slurm_plugins.replay.values import Trace
 from slurm_plugins.tuner.elastic import TIRESIAS, Rules, Wish
-from slurm_plugins.tuner.queues import STOP_FREE, STOP_RESUME, Costs, Job, Lived, live
+from slurm_plugins.tuner.queues import STOP_FREE, STOP_RESUME, TWO_QUEUES, Costs, Job, Lived, Queues, live
 
 LOCAL: Final = {"vgg16": 32, "resnet50": 32, "inception3": 16, "bert": 16, "gpt2": 32, "deepspeech2": 8}
 """Batch of one GPU on the GPUs asked for: of those measured one that scales well up to a node."""
@@ -129,7 +129,7 @@ class Found:
 
 
 def compared(
-    trace: Trace, gpus: int, seeds: Sequence[int], supposed: Supposed = SUPPOSED
+    trace: Trace, gpus: int, seeds: Sequence[int], supposed: Supposed = SUPPOSED, queues: Queues = TWO_QUEUES
 ) -> dict[tuple[str, str], Found]:
     """(rules, cost) -> what they gave."""
     found: dict[tuple[str, str], Found] = {}
@@ -138,10 +138,10 @@ def compared(
         plain: dict[float, float] = {}
         for cost, costs in COSTS.items():
             if costs.resume not in plain:
-                plain[costs.resume] = mean(jobs, live(jobs, gpus, TIRESIAS, costs))
+                plain[costs.resume] = mean(jobs, live(jobs, gpus, TIRESIAS, costs, queues=queues))
             for rule, rules in RULES.items():
                 begun = time.perf_counter()
-                lived = live(jobs, gpus, rules, costs)
+                lived = live(jobs, gpus, rules, costs, queues=queues)
                 one = found.setdefault((rule, cost), Found([], []))
                 one.took = time.perf_counter() - begun
                 one.plain.append(plain[costs.resume])
@@ -174,11 +174,12 @@ def main() -> int:
     parser.add_argument("--gpus", type=int, action="append", help="other sizes of the cluster")
     parser.add_argument("--least", type=float, default=SUPPOSED.least)
     parser.add_argument("--most", type=float, default=SUPPOSED.most)
+    parser.add_argument("--last-run", action="store_true", help="a job rises by its last run alone: slow")
     parser.add_argument(
         "--gate", action="store_true", help="one trace, one seed; fail unless both rules gain"
     )
     options = parser.parse_args()
-    supposed = Supposed(options.least, options.most)
+    supposed, queues = Supposed(options.least, options.most), Queues(executed=not options.last_run)
     print(
         "| trace | GPUs | Tiresias's mean JCT, h | rules | a change costs | mean JCT less | changes a job "
         "| GPU time lost | took |",
@@ -192,7 +193,7 @@ def main() -> int:
             continue
         trace = read(path).trace
         for gpus in CLUSTERS[name][1][:1] if options.gate else options.gpus or CLUSTERS[name][1]:
-            found = compared(trace, gpus, range(1 if options.gate else options.seeds), supposed)
+            found = compared(trace, gpus, range(1 if options.gate else options.seeds), supposed, queues)
             report(name, trace, gpus, found)
             if (
                 options.gate
