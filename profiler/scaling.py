@@ -16,7 +16,7 @@ from typing import Final
 
 from profiler.speed import Point, SpeedModel, fit
 
-__all__ = ["GPUS_A_NODE", "MEASURED", "points", "typical"]
+__all__ = ["GPUS_A_NODE", "LOCAL", "MEASURED", "points", "speeds", "typical"]
 
 GPUS_A_NODE: Final = 8
 
@@ -50,6 +50,16 @@ MEASURED: Final[Mapping[str, Mapping[int, tuple[float, ...]]]] = {
 }
 """Model -> global batch -> iterations a second on 1, 2, 4, 8, 16, 32, 64 GPUs."""
 
+LOCAL: Final[Mapping[str, int]] = {
+    "vgg16": 32,
+    "resnet50": 32,
+    "inception3": 16,
+    "bert": 16,
+    "gpt2": 32,
+    "deepspeech2": 8,
+}
+"""A batch for each GPU that was asked for: of those measured one that scales well up to a node."""
+
 
 def points(model: str) -> list[Point]:
     """What was measured of a model, as runs. Raises KeyError for one that was not."""
@@ -64,3 +74,28 @@ def points(model: str) -> list[Point]:
 def typical(model: str) -> SpeedModel:
     """Fitted to what was measured of it. Raises KeyError for a model that is not in `MEASURED`."""
     return fit(points(model))
+
+
+def speeds(model: str, asked: int, most: int) -> tuple[float, ...]:
+    """Speed on 0 to `most` GPUs relative to one, of a job that keeps the batch which fills the `asked` ones.
+
+    On as few nodes as hold them; straight between whole nodes. It never falls: who has more GPUs than help leaves them
+    idle. Raises KeyError for a model that was not measured, ValueError for counts below 1.
+    """
+    if asked < 1 or most < 1:
+        raise ValueError(f"{asked} GPUs asked for, {most} at most")
+    known = [n for n in range(1, most + 1) if n <= GPUS_A_NODE or n % GPUS_A_NODE == 0]
+    if known[-1] != most:
+        known.append(known[-1] + GPUS_A_NODE)
+    batch = LOCAL[model] * asked
+    rates = [typical(model).rate(batch, -(-n // GPUS_A_NODE), min(n, GPUS_A_NODE)).value for n in known]
+    found, at = [0.0], 0
+    for count in range(1, most + 1):
+        while known[at] < count:
+            at += 1
+        below = max(at - 1, 0)
+        part = 1.0 if below == at else (count - known[below]) / (known[at] - known[below])
+        speed = (rates[below] * (1 - part) + rates[at] * part) / rates[0]
+        # a GPU never adds more than the first: noise of a fit
+        found.append(min(max(speed, found[-1]), found[-1] + 1.0))
+    return tuple(found)

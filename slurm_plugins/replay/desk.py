@@ -101,6 +101,8 @@ class Desk:
         """Jobs that wait."""
         self._again: dict[int, float] = {}  # stopped -> what its next start costs
         self._cost: dict[int, float] = {}
+        self.stopped: dict[int, float] = {}
+        """When a job was last stopped."""
         self.events: list[tuple[float, int]] = []
         self._count = count
         self._woken = -1.0
@@ -169,12 +171,13 @@ class Desk:
         due = self.due[job] = self.now + self._cost.get(job, 0.0) + self.left[job] / pace
         heapq.heappush(self.events, (due, job))
 
-    def stop(self, job: int) -> None:
-        """It is preempted: what it did stays done, its next start costs `Policy.restart_s`."""
+    def stop(self, job: int, cost: float | None = None) -> None:
+        """It is preempted: what it did stays done, its next start costs `cost` s (None: `Policy.restart_s`)."""
         self._worked(job)
         self._cost.pop(job, None)
         self._off(job)
-        self._again[job] = self.policy.restart_s
+        self._again[job] = self.policy.restart_s if cost is None else cost
+        self.stopped[job] = self.now
         self.due[job] = _NAN
         self.queued += 1
 

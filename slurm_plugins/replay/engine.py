@@ -23,6 +23,7 @@ from slurm_plugins.replay.orders import InOrder, Skipping
 from slurm_plugins.replay.philly import Shares
 from slurm_plugins.replay.policy import Policy, PolicyError
 from slurm_plugins.replay.preempting import KEYS, Preempting
+from slurm_plugins.replay.scaling import Elastic
 from slurm_plugins.replay.values import CAUSES, Cluster, Replayed, Trace
 
 __all__ = ["PLANNERS", "Progress", "replay"]
@@ -62,6 +63,8 @@ def replay(
     begun = time.perf_counter()
     if attempts is not None and len(attempts) != len(trace):
         raise ValueError(f"attempts of {len(attempts)} jobs for a trace of {len(trace)}")
+    if policy.scaling != "none" and (policy.order, policy.tuning) != ("las", "none"):
+        raise PolicyError(str(policy), "only order las scales jobs, and does not tune them: las+elastic")
     if policy.tuning != "none":
         return in_rounds.run(trace, cluster, policy, seed=seed, attempts=attempts, progress=progress)
     if policy.order == "slurm":
@@ -81,6 +84,8 @@ def replay(
 
 def _planner(desk: Desk) -> Planner:
     policy = desk.policy
+    if policy.scaling == "elastic":
+        return Elastic(desk)
     if policy.order in ("fifo", "fair_share") and policy.backfill != "easy" and _shared(policy):
         return Shares(desk)
     make = PLANNERS.get((policy.order, policy.backfill))

@@ -81,6 +81,15 @@ class Policy:
     """Rounds that hand out CPUs and memory (`in_rounds`): proportional; greedy; tune, Synergy's, with jobs that stay
     where they are; fill, the same up to any point of a job's curve; market, all anew each round, by whole curves."""
     scaling: str = "none"
+    """none; elastic: order las with Elastic Tiresias's two rules (`replay.scaling`)."""
+    grow_s: float = math.nan
+    """Scaling: seconds without work when a job gets more GPUs; nan: as `restart_s`, stop-resume."""
+    shrink_s: float = math.nan
+    """... when it gets fewer."""
+    least: float = 1.0
+    """Scaling, where the trace tells no range: how far a job may shrink, in times of what it asked for, at most 1."""
+    most: float = 1.0
+    """... and grow, at least 1."""
     slowdown: bool = True
     """Jobs run slower when spread; False: placement costs nothing, as in Synergy's simulator."""
 
@@ -97,6 +106,10 @@ class Policy:
         for field in ("acquire_s", "backoff_s", "round_s"):
             if not 1 <= getattr(self, field) < math.inf:
                 raise PolicyError(field.removesuffix("_s"), f"{getattr(self, field)} is not a second or more")
+        if min(self.grow_s, self.shrink_s) < 0 or math.inf in (self.grow_s, self.shrink_s):
+            raise PolicyError("grow", f"{self.grow_s} and {self.shrink_s} are not times in seconds")
+        if not 0 < self.least <= 1 <= self.most <= 1024:
+            raise PolicyError("least", f"from {self.least} to {self.most} times what was asked for")
         if self.retries < 0 or not 0 <= self.reclaim_at <= 1 or self.wait_s < 0:
             raise PolicyError("retries", "retries and wait are at least 0, reclaim is a share from 0 to 1")
 
@@ -168,6 +181,10 @@ _NUMBERS: Final[Mapping[str, tuple[str, type]]] = {
     "reclaim": ("reclaim_at", float),
     "round": ("round_s", float),
     "restart": ("restart_s", float),
+    "grow": ("grow_s", float),
+    "shrink": ("shrink_s", float),
+    "least": ("least", float),
+    "most": ("most", float),
 }
 
 _ALSO: Final[Mapping[str, Mapping[str, Any]]] = {"wait_s": {"locality": "relaxed", "patience": "wait"}}

@@ -26,14 +26,11 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from profiler.scaling import GPUS_A_NODE, MEASURED, typical
+from profiler.scaling import MEASURED, speeds
 from slurm_plugins.replay.traces.read import read
 from slurm_plugins.replay.values import Trace
 from slurm_plugins.tuner.elastic import TIRESIAS, Rules, Wish
 from slurm_plugins.tuner.queues import STOP_FREE, STOP_RESUME, TWO_QUEUES, Costs, Job, Lived, Queues, live
-
-LOCAL: Final = {"vgg16": 32, "resnet50": 32, "inception3": 16, "bert": 16, "gpt2": 32, "deepspeech2": 8}
-"""Batch of one GPU on the GPUs asked for: of those measured one that scales well up to a node."""
 
 CLUSTERS: Final = {
     "philly": ("philly_jobs.csv.gz", (416, 720)),
@@ -72,21 +69,7 @@ def wish(model: str, asked: int, supposed: Supposed, gpus: int) -> Wish:
     """A job of that model that asked for so many GPUs, of a cluster of `gpus`."""
     least = max(int(asked * supposed.least), 1)
     most = min(max(int(asked * supposed.most), asked), gpus)
-    batch = LOCAL[model] * asked
-    known = [n for n in range(1, most + 1) if n <= GPUS_A_NODE or n % GPUS_A_NODE == 0]
-    if known[-1] != most:
-        known.append(known[-1] + GPUS_A_NODE)
-    rates = [typical(model).rate(batch, -(-n // GPUS_A_NODE), min(n, GPUS_A_NODE)).value for n in known]
-    speeds, at = [0.0], 0
-    for count in range(1, most + 1):
-        while known[at] < count:
-            at += 1
-        low, high = known[max(at - 1, 0)], known[at]
-        share = 1.0 if low == high else (count - low) / (high - low)
-        speed = (rates[max(at - 1, 0)] * (1 - share) + rates[at] * share) / rates[0]
-        # who has more GPUs than help leaves them alone
-        speeds.append(max(speed, speeds[-1]))
-    return Wish(asked, least, most, tuple(speeds))
+    return Wish(asked, least, most, speeds(model, asked, most))
 
 
 def jobs_of(trace: Trace, gpus: int, seed: int, supposed: Supposed = SUPPOSED) -> list[Job]:
