@@ -38,7 +38,7 @@ _FIGURES: Final = (
     ("rests on", True),
     ("95 % interval", False),
 )
-_KINDS: Final = (("what really happened", "happened"), ("benefit", "benefit"), ("harm", "harm"))
+_KINDS: Final = (("really", "happened"), ("benefit", "benefit"), ("harm", "harm"))
 
 
 def page(it: Shadow, advice: Advice) -> str:
@@ -124,7 +124,7 @@ def _stage(one: Stage) -> Section:
     rows = [
         [
             Cell(title, None, key=True),
-            Cell(plain(found.label, _NAME), None),
+            Cell(plain(found.label, _NAME), None, key=True),
             _value(found),
             _number("of", found.of),
             Cell(_interval(found), None),

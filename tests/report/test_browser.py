@@ -14,10 +14,14 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Route, sync_playwright
 
+from gsub.shadow_page import page as shadow_page
+from profiler.report.advice import advice
+from profiler.store import open_store
 from site_configs.devcluster import DevClusterError
 from site_configs.devcluster.rootfs import install_packages
 from tests.report.history import SINCE
 from tests.report.pages import HOSTILE, crowd, history, made
+from tests.report.test_shadow import page_of, recommended
 
 Colours: TypeAlias = Literal["light", "dark"]
 LABELS = """all => all.map(one => {
@@ -123,7 +127,7 @@ def test_it_fits_and_has_no_fault_of_accessibility(browser: Browser, folder: Pat
             page.set_viewport_size({"width": width, "height": 900})
             assert page.evaluate("document.documentElement.scrollWidth") <= width
             kind = "narrow" if width == 375 else "wide"
-            assert page.locator(f"svg.{kind}:visible").count() == 9 == page.locator("svg:visible").count()
+            assert page.locator(f"svg.{kind}:visible").count() == 11 == page.locator("svg:visible").count()
             labels = page.eval_on_selector_all(f"svg.{kind} text", LABELS)
             assert min(height for _, height, _, _ in labels) > 9, "no label is too small to be read"
             assert [text for text, _, left, right in labels if left < -1 or right < -1] == []
@@ -131,6 +135,28 @@ def test_it_fits_and_has_no_fault_of_accessibility(browser: Browser, folder: Pat
         assert len(found["passes"]) > 25, "it has looked"
         assert not [(one["id"], one["impact"], one["nodes"][0]["html"]) for one in found["violations"]]
         assert page.evaluate("window.hacked") is None
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_the_page_of_shadows_fits_and_has_no_fault(browser: Browser, folder: Path, colours: Colours) -> None:
+    store = open_store(f"sqlite:///{folder / f'shadow-{colours}.db'}")
+    store.migrate()
+    recommended().write(store)
+    found = page_of(store)
+    store.close()
+    file = folder / f"shadow-{colours}.html"
+    file.write_text(shadow_page(found, advice(found, None)))
+    with shown(browser, file, colours=colours) as page:
+        for width in (1440, 375) if colours == "light" else (375, 1440):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.locator("svg:visible").count() == 1 and page.locator("table").count() > 3
+        looked = Axe().run(page, options={"resultTypes": ["violations"]}).response
+        assert len(looked["passes"]) > 20, "it has looked"
+        assert not [(one["id"], one["impact"], one["nodes"][0]["html"]) for one in looked["violations"]]
+        heads = page.locator("#overview-table thead button")
+        heads.nth(2).click()
+        assert values(page, "overview", 2)[0] == "79"
 
 
 def test_a_click_sorts_and_so_does_the_keyboard(browser: Browser, folder: Path) -> None:
@@ -211,9 +237,9 @@ def test_typing_filters(browser: Browser, folder: Path) -> None:
 
 def test_all_is_there_without_a_script(browser: Browser, folder: Path) -> None:
     with shown(browser, folder / "some.html", script=False) as page:
-        assert page.locator("table").count() == 15 and page.locator("button, .filter:visible").count() == 0
+        assert page.locator("table").count() == 17 and page.locator("button, .filter:visible").count() == 0
         assert page.locator("#by_user-table tbody tr:visible").count() > 70
-        assert page.locator("svg:visible").count() == 9
+        assert page.locator("svg:visible").count() == 11
 
 
 def test_names_are_shown_as_they_are_and_the_policy_stands_behind(browser: Browser, folder: Path) -> None:
@@ -247,7 +273,7 @@ def test_paper_cuts_nothing(browser: Browser, folder: Path) -> None:
         )
         assert cut == []
         assert page.evaluate("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
-        assert page.locator("nav").is_hidden() and page.locator("svg.wide:visible").count() == 9
+        assert page.locator("nav").is_hidden() and page.locator("svg.wide:visible").count() == 11
         paper = page.pdf(format="A4")
         assert paper.startswith(b"%PDF") and paper.count(b"/Type /Page\n") > 4
 
