@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["replay"]
 
-_POLICIES: Final = ("slurm", "fifo+pack")
+_POLICIES: Final = ("fifo+pack", "fifo+easy")
+_OF_SLURM: Final = ("slurm", "fifo+easy")
+"""For a trace of Slurm's."""
 _SHORT: Final = 5000
 """A trace with fewer jobs is replayed in this process, sooner than another starts, unless --processes is given."""
 _EXTRA: Final = frozenset({"numpy", "jinja2", "markupsafe"})
@@ -38,7 +40,8 @@ _EXTRA: Final = frozenset({"numpy", "jinja2", "markupsafe"})
     "policies",
     multiple=True,
     metavar="P",
-    help="A policy, like slurm, fifo+pack or philly; said several times, they are compared. [slurm and fifo+pack]",
+    help="A policy, like slurm, fifo+pack or philly; said several times, they are compared. "
+    "[fifo+easy, with slurm for an export of sacct, else with fifo+pack]",
 )
 @click.option(
     "--cluster",
@@ -119,9 +122,10 @@ def replay(  # noqa: PLR0917 - click gives them by their names
     with _telling():
         if html is not None:
             _refuse(html)
+        reading = _narrowed(_read(trace), since, until, gpu_jobs=gpu_jobs)
         made = _compared(
-            _narrowed(_read(trace), since, until, gpu_jobs=gpu_jobs),
-            policies or _POLICIES,
+            reading,
+            policies or (_OF_SLURM if reading.kind == "sacct" else _POLICIES),
             remedies,
             cluster=_Places(cluster, nodes, quotas, qos, shares),
             seed=seed,

@@ -16,11 +16,29 @@ from typing import IO, Final
 
 from slurm_plugins.replay.values import Cluster, Job, Trace
 
-__all__ = ["Kind", "LeftOut", "Reading", "TraceError", "lines", "number", "rows", "traced"]
+__all__ = [
+    "LARGEST",
+    "MOST",
+    "Kind",
+    "LeftOut",
+    "Reading",
+    "TraceError",
+    "count",
+    "lines",
+    "number",
+    "rows",
+    "traced",
+]
 
 _GZIP: Final = b"\x1f\x8b"
 LONGEST: Final = 1 << 20
 """Signs of a line. No job's record is longer; a file without line ends would else be read into memory whole."""
+
+
+MOST: Final = 1_000_000
+"""GPUs, or nodes, of one job: what is more was never meant."""
+LARGEST: Final = 1e12
+"""Of any number in a trace, times in seconds among them."""
 
 
 class TraceError(Exception):
@@ -125,6 +143,17 @@ def _fields(line: str) -> list[str]:
         return []
 
 
+def count(row: Mapping[str, str], name: str) -> int:
+    """A number of things, as far as a cluster may have so many; less than none is the caller's to refuse.
+
+    Raises ValueError.
+    """
+    value = number(row, name)
+    if value > MOST or value != int(value):
+        raise ValueError(f"{name}: {row[name]!r}")
+    return int(value)
+
+
 def number(row: Mapping[str, str], name: str) -> float:
     """A finite number of a row. Raises ValueError.
 
@@ -132,7 +161,7 @@ def number(row: Mapping[str, str], name: str) -> float:
     4.0
     """
     value = float(row[name])
-    if not math.isfinite(value):
+    if not abs(value) <= LARGEST:
         raise ValueError(f"{name}: {row[name]!r}")
     return value
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from slurm_plugins.replay.traces.files import Kind, LeftOut, Reading, number, rows, traced
+from slurm_plugins.replay.traces.files import Kind, LeftOut, Reading, count, number, rows, traced
 from slurm_plugins.replay.values import Job
 
 __all__ = ["ITP"]
@@ -26,7 +26,7 @@ def _jobs(path: Path, left: LeftOut) -> Iterator[Job]:
     for place, row in enumerate(rows(path, _COLUMNS, left), start=1):
         try:
             arrival, work = number(row, "submission_time"), number(row, "duration")
-            gpus = int(number(row, "num_gpu"))
+            gpus = count(row, "num_gpu")
         except ValueError:
             left["a time, a duration or a number of GPUs that cannot be read"] += 1
             continue

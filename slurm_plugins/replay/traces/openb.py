@@ -16,7 +16,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from slurm_plugins.replay.traces.files import Kind, LeftOut, Reading, TraceError, lines, number, rows, traced
+from slurm_plugins.replay.traces.files import (
+    Kind,
+    LeftOut,
+    Reading,
+    TraceError,
+    count,
+    lines,
+    number,
+    rows,
+    traced,
+)
 from slurm_plugins.replay.values import Cluster, Job, Nodes
 
 __all__ = ["OPENB", "is_nodes", "nodes_of"]
@@ -54,7 +64,7 @@ def _jobs(path: Path, left: LeftOut, parts: Counter[str]) -> Iterator[Job]:
             continue
         try:
             arrival, began = number(row, "creation_time"), number(row, "scheduled_time")
-            work, gpus = number(row, "deletion_time") - began, int(number(row, "num_gpu"))
+            work, gpus = number(row, "deletion_time") - began, count(row, "num_gpu")
             cpus, memory = number(row, "cpu_milli") / 1000, number(row, "memory_mib")
             part = gpus > 0 and number(row, "gpu_milli") < 1000
         except ValueError:
@@ -89,7 +99,7 @@ def nodes_of(path: Path) -> Cluster:
     for row in rows(path, _NODES, left):
         try:
             gpus, cpus, memory = (
-                int(number(row, "gpu")),
+                count(row, "gpu"),
                 number(row, "cpu_milli") / 1000,
                 number(row, "memory_mib"),
             )

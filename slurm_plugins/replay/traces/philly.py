@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
 
-from slurm_plugins.replay.traces.files import Kind, LeftOut, Reading, number, rows, traced
+from slurm_plugins.replay.traces.files import Kind, LeftOut, Reading, count, number, rows, traced
 from slurm_plugins.replay.values import Job
 
 __all__ = ["PHILLY"]
@@ -28,7 +28,7 @@ def _jobs(path: Path, left: LeftOut) -> Iterator[Job]:
         try:
             # The file names no zone: read as UTC, its days are as long as they were
             arrival = datetime.fromisoformat(row["timestamp"]).replace(tzinfo=timezone.utc).timestamp()
-            work, gpus = number(row, "duration"), int(number(row, "num_gpus"))
+            work, gpus = number(row, "duration"), count(row, "num_gpus")
         except ValueError:
             left["a time, a duration or a number of GPUs that cannot be read"] += 1
             continue

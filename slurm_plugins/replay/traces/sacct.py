@@ -27,7 +27,7 @@ from slurm_plugins.client.decode import accounted_gpus
 from slurm_plugins.client.errors import SlurmFormatError
 from slurm_plugins.client.states import JobFlag, JobState
 from slurm_plugins.client.versions import NEWEST, OLDEST, fields_for
-from slurm_plugins.replay.traces.files import Kind, LeftOut, Reading, TraceError, lines, traced
+from slurm_plugins.replay.traces.files import LARGEST, MOST, Kind, LeftOut, Reading, TraceError, lines, traced
 from slurm_plugins.replay.traces.seen import Seen
 from slurm_plugins.replay.values import Job
 
@@ -55,6 +55,7 @@ _OURS: Final[Mapping[str, str]] = {
 """Slurm's name of a field in lower case -> ours."""
 _SHOWN: Final = re.compile(r"(\d+)(?:_(\d+|\[.*)|\+(\d+))?")
 _MIB: Final = 1 << 20
+_LARGEST_ID: Final = 1 << 62
 
 STEP: Final = "a step, which is no job"
 FEWER: Final = "fewer fields than the head has: cut off, or broken by a line end in a name"
@@ -210,9 +211,12 @@ def _run(row: Mapping[str, str]) -> _Run:
         raise _LeftOutError(NOTHING)
     elapsed = get("elapsed", "")
     ran = int(elapsed) if elapsed.isascii() and elapsed.isdigit() else parse.duration(get("elapsed_text", ""))
+    number = _number(get("id", ""), found)
+    if number > _LARGEST_ID or max(held.gpus, held.nodes) > MOST or (ran or 0) > LARGEST:
+        raise _LeftOutError(UNREADABLE)
     return _Run(
         Job(
-            job=_number(get("id", ""), found),
+            job=number,
             arrival=min(max(known), began),
             # Whole seconds: what began and ended within one ran for a part of it
             work=max(float(ended - began if ran is None else ran), 1.0),

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from slurm_plugins.replay.traces.files import Kind, LeftOut, Reading, number, rows, traced
+from slurm_plugins.replay.traces.files import Kind, LeftOut, Reading, count, number, rows, traced
 from slurm_plugins.replay.values import Job
 from slurm_plugins.tuner.values import PROFILES
 
@@ -32,7 +32,7 @@ def _jobs(path: Path, left: LeftOut) -> Iterator[Job]:
             continue
         try:
             work, arrival = number(row, "iterations") * profile.step_s, number(row, "arrival_s")
-            job, gpus = int(row["job"]), int(number(row, "gpus"))
+            job, gpus = int(number(row, "job")), count(row, "gpus")
         except ValueError:
             left["a number that cannot be read"] += 1
             continue
