@@ -2,7 +2,7 @@
 
 Source: Mu'alem and Feitelson, TPDS 2001. The first that does not fit gets a reservation, at the moment when enough
 running jobs will have ended by their limits; one behind it starts when it ends before that moment by its own limit, or
-leaves room for the first beside it. Slurm's own backfill, with its intervals and depths, is `slurm_plugins.replay.backfill`.
+leaves room for the first beside it. Slurm's own, with its intervals and depths, is `slurm_plugins.replay.backfill`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Easy:
     def _leaves_room(
         self, beside: Rooms, parts: tuple[tuple[int, int], ...], asked: Need, need: Need, desk: Desk
     ) -> bool:
-        if any(gpus > beside.most_on(node, asked) for node, gpus in parts):
+        if not beside.holds(parts, asked):
             return False
         beside.take(parts, asked)
         left = beside.find(need, desk.level) is not None

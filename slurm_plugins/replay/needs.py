@@ -11,6 +11,7 @@ from typing import Final, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from profiler.counting import count
 from slurm_plugins.decide import grid
 from slurm_plugins.decide.alike import Group
 from slurm_plugins.decide.context import SlurmFacts
@@ -98,9 +99,13 @@ class Rooms(Protocol):
         """The place is free again."""
         ...
 
+    def holds(self, parts: Parts, need: Need) -> bool:
+        """Whether just this place is free."""
+        ...
+
     def view(self, need: Need, level: Level) -> tuple[int, ...]:
         """Nodes on which a gang may get its GPUs together, emptiest first: at `COMPACT` as many as it needs, of the
-        emptiest leaves, free or not; at `ANY` all that have free GPUs."""
+        emptiest leaves, free or not; at `LEAF` all of those leaves; at `ANY` as many as have the free GPUs."""
         ...
 
     def most_on(self, node: int, need: Need) -> int:
@@ -195,7 +200,8 @@ class Needs:
                     # GPUs that do not divide evenly: as few nodes as those under so few leaves.
                     nodes, part = len(parts), need.nodes / len(parts)
                     return replace(best, nodes=nodes, cpus=need.cpus * part, memory=need.memory * part)
-        asked = f"{need.gpus} GPUs" if need.uneven else f"{need.nodes} nodes of {need.each} GPUs"
+        each = count(need.gpus if need.uneven else need.each, "GPU")
+        asked = each if need.uneven or need.nodes == 1 else f"{need.nodes} nodes of {each}"
         more = f", {need.cpus:g} CPUs" * bool(need.cpus) + f", {need.memory:g} MiB" * bool(need.memory)
         return replace(need, why=f"the cluster has no {asked}{more} that it may use")
 

@@ -3,8 +3,8 @@
 Source: Philly (ATC'19), section 2.3. Queues (virtual clusters) have quotas; the queue that has least of its own goes
 first. Unused GPUs may be lent, and are taken back, the youngest job first, only while 90 % of all are in use. A job of
 several GPUs under a constraint of locality takes what is free on the nodes that it has in view and waits 2 to 3 minutes
-for the rest; then it lets go of all, tries again after 2 minutes, and after some tries takes GPUs wherever they are.
-Whoever fits passes those that wait.
+for the rest; then it lets go of all, tries again after 2 minutes, and after some tries takes GPUs on any nodes of a
+rack, after as many more wherever they are (these two steps are ours). Whoever fits passes those that wait.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class _Gang:
     since: float
     tries: int = 0
     trying: bool = False
-    relaxed: bool = False
+    level: Level = Level.COMPACT
+    """What it is content with in its present try."""
     view: tuple[int, ...] = ()
     pieces: list[tuple[int, int]] = field(default_factory=list)
     until: float = -1.0
@@ -111,7 +112,7 @@ class Shares:
     def cause(self, desk: Desk, job: int) -> str:
         """fair_share: its queue's quota is used up, whether or not it may borrow; else by what is free."""
         queue = self._queues[desk.queue_of[job]]
-        if desk.policy.quotas != "off" and queue.used + desk.need[job].gpus > queue.quota:
+        if desk.policy.quotas != "off" and queue.quota < desk.room.gpus and queue.used + desk.need[job].gpus > queue.quota:
             return "fair_share"
         return desk.cause(job)
 
@@ -212,12 +213,12 @@ class Shares:
     def _acquire(self, desk: Desk, job: int, gang: _Gang) -> None:
         """Hold what is free on the nodes in view; the rest may come until the time is over."""
         need = desk.need[job]
-        gang.relaxed = self._relaxed(desk, job, gang)
+        gang.level = self._level(desk, job, gang)
         gang.trying = True
         gang.until = desk.now + desk.policy.acquire_s * self._random.uniform(0.8, 1.2)
         self._queues[desk.queue_of[job]].used += need.gpus
-        view = desk.room.view(need, Level.ANY if gang.relaxed else desk.level)
-        if gang.relaxed:
+        view = desk.room.view(need, gang.level)
+        if gang.level == Level.ANY:
             self._anywhere.add(job)
         else:
             gang.view = view
@@ -226,13 +227,15 @@ class Shares:
         heapq.heappush(self._timers, (gang.until, job))
         self._hold(desk, job, gang, view)
 
-    def _relaxed(self, desk: Desk, job: int, gang: _Gang) -> bool:
+    def _level(self, desk: Desk, job: int, gang: _Gang) -> Level:
+        """Compact; after the policy's retries any nodes of a rack; after as many more any nodes at all."""
         policy = desk.policy
         if policy.locality != "relaxed":
-            return False
+            return desk.level
         if policy.patience == "retries":
-            return gang.tries >= policy.retries
-        return desk.now - gang.since >= self._patience.seconds(desk, job)
+            return Level(min(gang.tries // policy.retries, 2)) if policy.retries else Level.ANY
+        waited = desk.now - gang.since >= self._patience.seconds(desk, job)
+        return Level.ANY if waited else desk.level
 
     def _hold(self, desk: Desk, job: int, gang: _Gang, nodes: Iterable[int]) -> None:
         need, room = desk.need[job], desk.room
@@ -241,7 +244,7 @@ class Shares:
             if not left:
                 break
             most = left
-            if not (gang.relaxed or need.uneven):
+            if gang.level == Level.COMPACT and not need.uneven:
                 most = need.each - sum(gpus for other, gpus in gang.pieces if other == node)
             more = min(room.most_on(node, need), most)
             if more > 0:
@@ -273,8 +276,11 @@ class Shares:
 
     def _offer(self, desk: Desk, places: Iterable[Parts]) -> None:
         """Gangs that have the nodes of these places in view take what they lack."""
+        everywhere = sorted(self._anywhere, key=self._turns.__getitem__)
         for node in sorted({node for parts in places for node, _ in parts}):
-            for job in (*self._viewed.get(node, ()), *sorted(self._anywhere, key=self._turns.__getitem__)):
+            for job in (*self._viewed.get(node, ()), *everywhere):
+                if not desk.room.most_on(node, desk.need[job]):
+                    continue
                 gang = self._gangs.get(job)
                 if gang is not None and gang.trying:
                     self._hold(desk, job, gang, (node,))
@@ -291,7 +297,7 @@ class Shares:
         if not self._allowed(desk, self._queues[desk.queue_of[job]], need):
             self._back_off(desk, job, gang)
             return
-        level = Level.ANY if self._relaxed(desk, job, gang) else desk.level
+        level = self._level(desk, job, gang)
         parts = desk.find(job, level) or self._reclaim(desk, job, level)
         if parts is None:
             self._acquire(desk, job, gang)

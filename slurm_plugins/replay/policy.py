@@ -110,8 +110,12 @@ class Policy:
             raise PolicyError("grow", f"{self.grow_s} and {self.shrink_s} are not times in seconds")
         if not 0 < self.least <= 1 <= self.most <= 1024:
             raise PolicyError("least", f"from {self.least} to {self.most} times what was asked for")
-        if self.retries < 0 or not 0 <= self.reclaim_at <= 1 or self.wait_s < 0:
-            raise PolicyError("retries", "retries and wait are at least 0, reclaim is a share from 0 to 1")
+        if self.retries < 0:
+            raise PolicyError("retries", f"{self.retries} is less than none")
+        if not 0 <= self.reclaim_at <= 1:
+            raise PolicyError("reclaim", f"{self.reclaim_at} is no share of the GPUs, 0 to 1")
+        if self.wait_s < 0:
+            raise PolicyError("wait", f"{self.wait_s} is not a time in seconds")
 
     @classmethod
     def parse(cls, text: str) -> Policy:

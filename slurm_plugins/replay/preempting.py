@@ -52,7 +52,7 @@ class Preempting:
         self._key = KEYS[desk.policy.order]
         self._moves = desk.policy.order == "ftf"  # keys of jobs that wait change with time
         self._line: list[_Entry] = []  # those that wait, sorted
-        self._round = -math.inf
+        self._round = math.inf  # when jobs are stopped next
 
     def queue(self, desk: Desk, job: int) -> None:
         """Into the line, by its key."""
@@ -63,21 +63,20 @@ class Preempting:
 
     def plan(self, desk: Desk) -> None:
         """Start what fits; at a round, stop who must make room."""
-        if not self._line:
-            return
         policy = desk.policy
-        if self._moves:
+        if self._moves and self._line:
             self._line = sorted(self._entry(desk, job) for _, _, job in self._line)
         self._fill(desk)
-        if not policy.preempt or not self._line:
-            return
-        number = math.floor(desk.now / policy.round_s)
-        if number > self._round:
-            self._round = number
-            if desk.where:
-                self._make_room(desk)
-        if self._line:
-            desk.wake((number + 1) * policy.round_s)
+        if self._line and desk.now >= self._round:
+            self._make_room(desk)
+            self._round = math.inf
+        if not self._line or not policy.preempt:
+            self._round = math.inf
+        elif self._round == math.inf:
+            self._round = (math.floor(desk.now / policy.round_s) + 1) * policy.round_s
+            if self._round <= desk.now:  # rounding
+                self._round += policy.round_s
+            desk.wake(self._round)
 
     def cause(self, desk: Desk, job: int) -> str:
         """By what is free."""

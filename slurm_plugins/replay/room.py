@@ -89,6 +89,10 @@ class Room:
             return self.free_gpus
         return sum(self._cell_free[cell] for cell in need.groups)
 
+    def holds(self, parts: Parts, need: Need) -> bool:
+        """Whether just this place is free."""
+        return all(gpus <= self._free[node] for node, gpus in parts)
+
     def most_on(self, node: int, need: Need) -> int:
         """GPUs of that node that the need could have now."""
         return self._free[node] if need.everywhere or self._cell[node] in self._may(need)[1] else 0
@@ -97,13 +101,16 @@ class Room:
         """Nodes on which a gang may get its GPUs together."""
         may = self._may(need)[1]
         if level == Level.ANY:
-            cells = sorted(may, key=lambda cell: (-self._cell_free[cell], cell))
-            return tuple(
-                node
-                for free in range(self.top, 0, -1)
-                for cell in cells
-                for node in self._listed(cell, (free,))
-            )
+            found: list[int] = []
+            left = need.gpus
+            for free in range(self.top, 0, -1):
+                for cell in sorted(may, key=lambda c: (-self._cell_free[c], c)) if self._cells[free] else ():
+                    for node in self._listed(cell, (free,)):
+                        found.append(node)
+                        left -= free
+                        if left <= 0:
+                            return tuple(found)
+            return tuple(found)
         amounts: dict[int, int] = {}
         for cell in need.groups:
             gpus, nodes = self._size[cell][0], self._count[cell]
@@ -119,7 +126,8 @@ class Room:
             for cell in able
             for node in range(self._first[cell], self._first[cell] + self._count[cell])
         ]
-        return tuple(node for _, _, node in sorted(keys)[: need.nodes])
+        ordered = [node for _, _, node in sorted(keys)]
+        return tuple(ordered if level == Level.LEAF else ordered[: need.nodes])
 
     def leaves(self, parts: Parts) -> int:
         """Leaves that the place is under."""

@@ -71,6 +71,19 @@ class Vectors:
         """Free GPUs on all nodes that it may use."""
         return self.free_gpus if need.everywhere else int(self._fg[self._may(need)].sum())
 
+    def holds(self, parts: Parts, need: Need) -> bool:
+        """Whether just this place is free."""
+        if need.exclusive:
+            return all(not self._jobs[node] for node, _ in parts)
+        return all(
+            gpus <= self._fg[node]
+            and all(
+                asked <= free[node] + _EPS
+                for asked, free in zip(self._share(need, node, gpus), (self._fc, self._fm), strict=True)
+            )
+            for node, gpus in parts
+        )
+
     def most_on(self, node: int, need: Need) -> int:
         """GPUs of that node that the need could have now."""
         return int(self._most(need)[node])
@@ -91,7 +104,7 @@ class Vectors:
         nodes = np.flatnonzero(able & np.isin(self._leaf, chosen))
         sizes = self._gpus[nodes] if need.uneven else np.zeros(len(nodes))
         best = nodes[np.lexsort((nodes, -most[nodes], -sizes))]
-        return tuple(best[: need.nodes].tolist())
+        return tuple((best if level == Level.LEAF else best[: need.nodes]).tolist())
 
     def leaves(self, parts: Parts) -> int:
         """Leaves that the place is under."""
@@ -173,9 +186,12 @@ class Vectors:
                 return parts
         return self._scattered(need, level)
 
-    def _fullest(self, nodes: Array) -> Array:
+    def _fullest(self, nodes: Array, need: Need) -> Array:
         """In the order in which they are taken: by free GPUs, then free CPUs, then number."""
-        sign = 1 if self.packing == "pack" else -1
+        sign = 1 if self.packing == "pack" or (self.packing == "rank" and need.gpus < 2) else -1
+        if self.packing == "rank" and sign < 0:
+            free = np.bincount(self._leaf, weights=self._fg, minlength=self._leaves)
+            return nodes[np.lexsort((nodes, -self._fc[nodes], -self._fg[nodes], -free[self._leaf[nodes]]))]
         return nodes[np.lexsort((nodes, sign * self._fc[nodes], sign * self._fg[nodes]))]
 
     def _even(self, need: Need, able: Array, level: Level) -> Parts | None:
@@ -183,7 +199,7 @@ class Vectors:
         if len(able) < wanted:
             return None
         if wanted == 1:
-            best = self._fullest(able)[0]
+            best = self._fullest(able, need)[0]
             return ((int(best), need.each),)
         counts = np.bincount(self._leaf[able], minlength=self._leaves)
         if counts.max() >= wanted:
@@ -200,7 +216,7 @@ class Vectors:
             leaves = order[:number].tolist()
         nodes: list[int] = []
         for leaf_number in leaves:
-            nodes += self._fullest(able[self._leaf[able] == leaf_number]).tolist()
+            nodes += self._fullest(able[self._leaf[able] == leaf_number], need).tolist()
         return tuple((node, need.each) for node in nodes[:wanted])
 
     def _most(self, need: Need) -> Array:
