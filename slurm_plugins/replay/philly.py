@@ -112,7 +112,11 @@ class Shares:
     def cause(self, desk: Desk, job: int) -> str:
         """fair_share: its queue's quota is used up, whether or not it may borrow; else by what is free."""
         queue = self._queues[desk.queue_of[job]]
-        if desk.policy.quotas != "off" and queue.quota < desk.room.gpus and queue.used + desk.need[job].gpus > queue.quota:
+        if (
+            desk.policy.quotas != "off"
+            and queue.quota < desk.room.gpus
+            and queue.used + desk.need[job].gpus > queue.quota
+        ):
             return "fair_share"
         return desk.cause(job)
 
