@@ -46,7 +46,8 @@ class Causes:
         return "locality" if 0 < (job.gpu_count or 0) <= self._free_for(job) else "resources"
 
     def _free_for(self, job: Job) -> int:
-        key = (job.partition, job.features, job.excluded_nodes.expression, *sorted(_types(job)))
+        places = (job.excluded_nodes.expression, job.required_nodes.expression, job.num_nodes)
+        key = (job.partition, job.features, *places, *sorted(_types(job)))
         found = self._free.get(key)
         if found is None:
             if len(self._free) >= _MOST:
@@ -58,17 +59,22 @@ class Causes:
 def free_gpus(job: Job, nodes: Sequence[Node]) -> tuple[list[int], list[int]]:
     """The free GPUs of each node that is up, and all GPUs of each node; none: not known.
 
-    Of the nodes of a job's partitions that have its features and that it does not exclude; of its type of GPU.
+    Of the nodes of a job's partitions that have its features and that it does not exclude; of those that it names (-w)
+    alone, where these are all that it wants; of its type of GPU.
     """
     types, suits = _types(job), _suits(job.features)
     if len(types) > 1 or suits is None:
         return [], []
     kind = types.pop() if types else ""
     mine, excluded = set(job.partition.split(",")), set(job.excluded_nodes)
+    required = set(job.required_nodes)
+    only = required if len(required) >= (job.num_nodes or 1) else frozenset[str]()
     free, every = [], []
     for node in nodes:
         gpus = node.gres.get(kind, 0) if kind else node.gpus
         if not gpus or not mine & set(node.partitions) or node.name in excluded:
+            continue
+        if only and node.name not in only:
             continue
         if not suits(node.active_features or node.features):
             continue

@@ -295,6 +295,10 @@ def free(gpus: int, state: NodeState = NodeState.MIXED, features: tuple[str, ...
         ({"reason": "Resources", "gpus": 4, "features": "ib"}, "resources"),
         ({"reason": "Resources", "gpus": 1, "features": "ib*2&big*1"}, "resources"),
         ({"reason": "Resources", "gpus": 3, "excluded_nodes": Hosts("n[3-9]")}, "resources"),
+        # ... and on the nodes that it names, if it wants no more
+        ({"reason": "Resources", "gpus": 4, "required_nodes": Hosts("n1"), "num_nodes": 1}, "resources"),
+        ({"reason": "Resources", "gpus": 4, "required_nodes": Hosts("n[1,3]"), "num_nodes": 2}, "locality"),
+        ({"reason": "Resources", "gpus": 4, "required_nodes": Hosts("n1"), "num_nodes": 2}, "locality"),
         ({"reason": "QOSMaxGRESPerUser", "gpus": 4}, "limits"),
         ({"reason": "MaxGRESPerAccount"}, "limits"),
         ({"reason": "Dependency"}, "user"),
