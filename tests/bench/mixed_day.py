@@ -126,8 +126,7 @@ class Day:
 
     def audit(self) -> dict[str, Any]:
         """What the audit says."""
-        done = self.cluster.run(["gsub", "admin", "audit", "--since", "1d", "--json"], check=True)
-        tables: dict[str, Any] = json.loads(done.stdout)["tables"]
+        tables: dict[str, Any] = json.loads(self.record.admin("audit", "--since", "1d", "--json"))["tables"]
         return tables
 
 

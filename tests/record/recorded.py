@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -173,6 +176,20 @@ class Recorded:
             books = self.cluster.run(["sacct", "-D", "-X", "-P", "-o", _BOOKS, f"-j{job}"]).stdout
             raise AssertionError(f"{error}; of it there is {there}, and in Slurm's books\n{books}") from None
         return self._get(f"/v1/jobs/{job}/usage?restarts={restarts}", Usage)
+
+    def admin(self, *words: str) -> str:
+        """What ``gsub admin`` says to root, with this Python: reports need more packages than the cluster's has."""
+        site = load_site(self.cluster.paths.site)
+        program = "import sys; from gsub.cli import main; sys.exit(main())"
+        done = subprocess.run(
+            [sys.executable, "-c", program, "admin", *words, "--store", site.store.url],
+            env=os.environ
+            | {"GSUB_SITE": str(self.cluster.paths.site), "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def series(self, job: int) -> Series:
         """A job over time."""

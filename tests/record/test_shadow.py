@@ -7,6 +7,7 @@ waited for what must come, and counts are least ones, but for the stage that onl
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -19,9 +20,8 @@ from site_configs.site import load_site
 from tests.record.recorded import Recorded
 
 
-def test_it_tells_of_what_was_run(record: Recorded) -> None:
-    cluster = record.cluster
-    if cluster.spec.slurm != RELEASES[0]:
+def test_it_tells_of_what_was_run(record: Recorded, tmp_path: Path) -> None:
+    if record.cluster.spec.slurm != RELEASES[0]:
         pytest.skip(f"seen on {RELEASES[0]}")
     since = int(time.time())  # Slurm's times are whole seconds
     # Names of their own: jobs that are alike within seconds are told apart from no decision
@@ -43,9 +43,10 @@ def test_it_tells_of_what_was_run(record: Recorded) -> None:
     assert found.overview.decisions >= 3 and gang.jobs == 2 and gang.changes["min_nodes"] == 2
     assert Figure("ended: completed", 2, "", 2) in gang.happened
     assert gang.verdict == "open", "two jobs are no evidence"
-    words = ["gsub", "admin", "shadow", "--since", "1h"]
-    assert "Nothing to turn on" in cluster.run(words, check=True).stdout
-    cluster.run([*words, "--html", "shadow.html"], check=True)
+    assert "Nothing to turn on" in record.admin("shadow", "--since", "1h")
+    page = tmp_path / "shadow.html"
+    record.admin("shadow", "--since", "1h", "--html", str(page))
+    assert "gang: not known yet" in page.read_text()
 
 
 def _page(record: Recorded, since: int) -> Shadow:

