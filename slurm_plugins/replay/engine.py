@@ -65,6 +65,8 @@ def replay(
         raise ValueError(f"attempts of {len(attempts)} jobs for a trace of {len(trace)}")
     if policy.scaling != "none" and (policy.order, policy.tuning) != ("las", "none"):
         raise PolicyError(str(policy), "only order las scales jobs, and does not tune them: las+elastic")
+    if policy.tuning == "none" and _shared(policy) and not _shares(policy):
+        raise PolicyError(str(policy), "quotas, and relaxing, go with order fifo or fair, and not with easy")
     if policy.tuning != "none":
         return in_rounds.run(trace, cluster, policy, seed=seed, attempts=attempts, progress=progress)
     if policy.order == "slurm":
@@ -86,7 +88,7 @@ def _planner(desk: Desk) -> Planner:
     policy = desk.policy
     if policy.scaling == "elastic":
         return Elastic(desk)
-    if policy.order in ("fifo", "fair_share") and policy.backfill != "easy" and _shared(policy):
+    if _shared(policy):
         return Shares(desk)
     make = PLANNERS.get((policy.order, policy.backfill))
     if make is None:
@@ -97,6 +99,11 @@ def _planner(desk: Desk) -> Planner:
 def _shared(policy: Policy) -> bool:
     """Whether queues, or the patience of gangs, count."""
     return policy.order == "fair_share" or policy.quotas != "off" or policy.locality == "relaxed"
+
+
+def _shares(policy: Policy) -> bool:
+    """Whether the planner that knows of these can serve it: whoever fits passes those that wait."""
+    return policy.order in ("fifo", "fair_share") and policy.backfill != "easy" and policy.scaling == "none"
 
 
 def _ticks(progress: Progress | None, count: int) -> Callable[[int], None] | None:

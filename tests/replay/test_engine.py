@@ -215,9 +215,19 @@ def test_bad_policies_name_the_word(text, word):
     assert found.value.word == word
 
 
-def test_a_combination_without_planner_is_refused():
-    with pytest.raises(PolicyError, match="no planner"):
-        run("srtf+easy", Job(1, 0.0, 1.0))
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        ("srtf+easy", "no planner"),
+        ("fair+easy", "quotas, and relaxing"),
+        ("fifo+easy+relax", "quotas, and relaxing"),
+        ("srtf+quotas", "quotas, and relaxing"),
+        ("slurm+lend", "quotas, and relaxing"),
+    ],
+)
+def test_what_nobody_would_obey_is_refused(policy, why):
+    with pytest.raises(PolicyError, match=why):
+        run(policy, Job(1, 0.0, 1.0))
 
 
 def test_attempts_of_another_trace_are_refused():
