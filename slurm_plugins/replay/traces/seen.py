@@ -6,6 +6,7 @@ of them; a node on which no job of the file ran is missing.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -44,7 +45,7 @@ class Seen:
         numbers: dict[str, int] = {}
         queues: list[set[str]] = []
         types: list[set[str]] = []
-        held: list[tuple[int, float, float, float, float, float]] = []
+        held = array("d")  # six numbers a node and job: there may be millions
         for job, expression in runs:
             names = _names(expression)
             for name in names:
@@ -57,7 +58,7 @@ class Seen:
                 if job.gpu_type:
                     types[number].add(job.gpu_type)
                 share = len(names)
-                held.append(
+                held.extend(
                     (
                         number,
                         job.began,
@@ -69,7 +70,7 @@ class Seen:
                 )
         if not held:
             return cls({})
-        table = np.array(held, np.float64)
+        table = np.frombuffer(held).reshape(-1, 6)
         most = np.ceil(
             np.round([_most(table[:, 0], table[:, 1], table[:, 2], table[:, k]) for k in (3, 4, 5)], 3)
         )
