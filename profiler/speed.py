@@ -110,18 +110,9 @@ def light_profile(batches: Sequence[float], nodes: int, gpus: int) -> list[tuple
 
 
 def _counts(most: int) -> list[int]:
-    """2 to 4, then doubling up to the most."""
-    return sorted(
-        {
-            most,
-            *(
-                count
-                for count in (2, 3, *(2**power for power in range(2, most.bit_length())))
-                if count < most
-            ),
-        }
-        - {1}
-    )
+    """2 and 3, then doubling, and the most."""
+    tried = {2, 3, *(2**power for power in range(2, most.bit_length())), most}
+    return sorted(count for count in tried if 1 < count <= most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +168,11 @@ class SpeedModel:
     def rate(self, batch: float, nodes: int = 1, gpus: int = 1, *, confidence: float = 0.95) -> Range:
         """Samples a second on `nodes` x `gpus` GPUs, and within what another run would be found.
 
-        Raises ValueError for a batch or a placement that cannot be.
+        Raises ValueError for a batch or a placement that cannot be, for a confidence that is not between 0 and 1.
         """
         _check(batch, nodes, gpus)
+        if not 0 < confidence < 1:
+            raise ValueError(f"a confidence of {confidence}")
         logs = [one.log_rate(batch, nodes, gpus) for one in self.fits]
         mean = sum(w * log for w, log in zip(self.weights, logs, strict=True))
         spread = sum(
@@ -193,7 +186,9 @@ class SpeedModel:
     def latency(
         self, batch: float, iterations: float, nodes: int = 1, gpus: int = 1, *, confidence: float = 0.95
     ) -> Range:
-        """Seconds that `iterations` of `batch` take with the start (equation 4)."""
+        """Seconds that `iterations` of `batch` take with the start (equation 4). Raises ValueError as `rate` does."""
+        if not 0 <= iterations < math.inf:
+            raise ValueError(f"{iterations} iterations")
         rate, low, high = self.rate(batch, nodes, gpus, confidence=confidence)
         samples = batch * iterations
         start, start_low, start_high = self.startup
@@ -201,14 +196,13 @@ class SpeedModel:
 
     def slowdown(self, batch: float, nodes: int, gpus: int, gpus_a_node: int) -> float:
         """How much longer it takes than on as few nodes as hold its GPUs; the form of `profiler.spread.slowdown`."""
+        if gpus_a_node < 1:
+            raise ValueError(f"nodes of {gpus_a_node} GPUs")
         count = nodes * gpus
         fewest = -(-count // gpus_a_node)
-        # As even as it can be on the fewest: a part of a GPU is what the others have less.
-        compact = (
-            self.rate(batch, fewest, max(count // fewest, 1)).value
-            * count
-            / (fewest * max(count // fewest, 1))
-        )
+        # Where they do not divide evenly, the next fewer that do, and in proportion
+        each = count // fewest
+        compact = self.rate(batch, fewest, each).value * count / (fewest * each)
         return max(compact / self.rate(batch, nodes, gpus).value, 1.0)
 
 

@@ -156,6 +156,12 @@ def test_nothing_cannot_be_fitted():
         fit([])
     with pytest.raises(ValueError, match="a batch of"):
         MODELS["genie"].rate(64, 0, 1)
+    with pytest.raises(ValueError, match="a confidence of"):
+        MODELS["genie"].rate(64, confidence=1.0)
+    with pytest.raises(ValueError, match="iterations"):
+        MODELS["genie"].latency(64, math.nan)
+    with pytest.raises(ValueError, match="nodes of 0"):
+        MODELS["genie"].slowdown(64, 1, 1, 0)
 
 
 def test_a_models_own_slowdown_is_one_where_it_is_compact():
