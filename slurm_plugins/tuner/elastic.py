@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 __all__ = [
@@ -49,21 +49,21 @@ class Wish:
     least: int
     most: int
     speedup: Sequence[float]
+    gains: Sequence[float] = field(init=False, repr=False, compare=False)
+    """What one GPU more gains on so many, for 0 to `most`; 0 at its most."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.asked <= self.most:
             raise ValueError(f"asked for {self.asked} GPUs within {self.least} to {self.most}")
         if len(self.speedup) != self.most + 1:
             raise ValueError(f"{len(self.speedup)} speeds for 0 to {self.most} GPUs")
+        more = (two - one for one, two in zip(self.speedup, self.speedup[1:], strict=False))
+        object.__setattr__(self, "gains", (*more, 0.0))
 
     @property
     def at_first(self) -> float:
         """What a GPU gains when it waits: its speed at its least, for each of these GPUs."""
         return self.speedup[self.least] / self.least
-
-    def gain(self, gpus: int) -> float:
-        """What one GPU more gains when it runs on so many; 0 at its most."""
-        return self.speedup[gpus + 1] - self.speedup[gpus] if gpus < self.most else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,22 +120,26 @@ def expand(given: dict[int, int], waiting: Iterable[int], wishes: Mapping[int, W
             sure += wish.least == 1
     if sure < free:
         after = len(wishes)
-        for place, (job, gpus) in enumerate(given.items(), after):
-            gain = wishes[job].gain(gpus)
-            if gain > 0:
-                heap.append((-gain, place, job))
+        heap += [
+            (-gain, place, job)
+            for place, (job, gpus) in enumerate(given.items(), after)
+            if (gain := wishes[job].gains[gpus]) > 0
+        ]
     heapq.heapify(heap)
     while free > 0 and heap:
-        _, place, job = heapq.heappop(heap)
+        _, place, job = heap[0]
         wish = wishes[job]
-        gpus = given[job] + 1 if job in given else wish.least
-        if gpus - given.get(job, 0) > free:
-            continue
-        free -= gpus - given.get(job, 0)
-        given[job] = gpus
-        gain = wish.gain(gpus)
+        had = given.get(job, 0)
+        gpus = had + 1 if had else wish.least
+        gain = 0.0
+        if gpus - had <= free:
+            free -= gpus - had
+            given[job] = gpus
+            gain = wish.gains[gpus]
         if gain > 0:
-            heapq.heappush(heap, (-gain, place, job))
+            heapq.heapreplace(heap, (-gain, place, job))
+        else:
+            heapq.heappop(heap)
     return free
 
 

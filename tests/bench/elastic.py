@@ -20,7 +20,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -72,6 +72,13 @@ def wish(model: str, asked: int, supposed: Supposed, gpus: int) -> Wish:
     return Wish(asked, least, most, speeds(model, asked, most))
 
 
+def cut(trace: Trace, days: str) -> Trace:
+    """The jobs that came from day to day, ``42:56``."""
+    first, last = (float(day) * 86_400 + float(trace["arrival"][0]) for day in days.split(":"))
+    kept = (trace["arrival"] >= first) & (trace["arrival"] < last)
+    return replace(trace, columns={name: column[kept] for name, column in trace.columns.items()})
+
+
 def jobs_of(trace: Trace, gpus: int, seed: int, supposed: Supposed = SUPPOSED) -> list[Job]:
     """The trace's jobs, each with a model drawn for it; those that ask for more than there is are left out."""
     rng = Random(seed)
@@ -112,17 +119,23 @@ class Found:
 
 
 def compared(
-    trace: Trace, gpus: int, seeds: Sequence[int], supposed: Supposed = SUPPOSED, queues: Queues = TWO_QUEUES
+    trace: Trace,
+    gpus: int,
+    seeds: Sequence[int],
+    supposed: Supposed = SUPPOSED,
+    queues: Queues = TWO_QUEUES,
+    rules_of: Sequence[str] = tuple(RULES),
+    costs_of: Sequence[str] = tuple(COSTS),
 ) -> dict[tuple[str, str], Found]:
     """(rules, cost) -> what they gave."""
     found: dict[tuple[str, str], Found] = {}
     for seed in seeds:
         jobs = jobs_of(trace, gpus, seed, supposed)
         plain: dict[float, float] = {}
-        for cost, costs in COSTS.items():
+        for cost, costs in ((name, COSTS[name]) for name in costs_of):
             if costs.resume not in plain:
                 plain[costs.resume] = mean(jobs, live(jobs, gpus, TIRESIAS, costs, queues=queues))
-            for rule, rules in RULES.items():
+            for rule, rules in ((name, RULES[name]) for name in rules_of):
                 begun = time.perf_counter()
                 lived = live(jobs, gpus, rules, costs, queues=queues)
                 one = found.setdefault((rule, cost), Found([], []))
@@ -155,6 +168,9 @@ def main() -> int:
     parser.add_argument("--trace", choices=CLUSTERS, action="append")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--gpus", type=int, action="append", help="other sizes of the cluster")
+    parser.add_argument("--days", metavar="A:B", help="only jobs that came from day A to day B of the trace")
+    parser.add_argument("--rules", choices=RULES, action="append")
+    parser.add_argument("--costs", choices=COSTS, action="append")
     parser.add_argument("--least", type=float, default=SUPPOSED.least)
     parser.add_argument("--most", type=float, default=SUPPOSED.most)
     parser.add_argument("--last-run", action="store_true", help="a job rises by its last run alone: slow")
@@ -175,8 +191,18 @@ def main() -> int:
             print(f"elastic: skipped, there is no {path.name} here (GSUB_DATA)")
             continue
         trace = read(path).trace
+        if options.days:
+            trace = cut(trace, options.days)
         for gpus in CLUSTERS[name][1][:1] if options.gate else options.gpus or CLUSTERS[name][1]:
-            found = compared(trace, gpus, range(1 if options.gate else options.seeds), supposed, queues)
+            found = compared(
+                trace,
+                gpus,
+                range(1 if options.gate else options.seeds),
+                supposed,
+                queues,
+                options.rules or tuple(RULES),
+                options.costs or tuple(COSTS),
+            )
             report(name, trace, gpus, found)
             if (
                 options.gate

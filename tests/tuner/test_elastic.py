@@ -96,7 +96,7 @@ def test_no_gpu_is_left_that_somebody_gains_from(found, gpus):
         if job not in given_:
             assert one.least > left
         elif left:
-            assert one.gain(given_[job]) <= 0
+            assert one.gains[given_[job]] <= 0
 
 
 @given(queues, st.integers(1, 40))
