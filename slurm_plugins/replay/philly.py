@@ -73,6 +73,7 @@ class Shares:
         self._gangs: dict[int, _Gang] = {}
         self._viewed: dict[int, list[int]] = {}  # node -> gangs that have it in view
         self._timers: list[tuple[float, int]] = []
+        self._lent: list[int] | None = None
         self._fair = policy.order == "fair_share"
         self._anywhere: set[int] = set()  # gangs that have all nodes in view
         self._patience = Patience(desk)
@@ -98,6 +99,7 @@ class Shares:
 
     def plan(self, desk: Desk) -> None:
         """Gangs first take what became free in their view; then the queues, neediest first."""
+        self._lent = None
         if desk.freed and self._gangs:
             self._offer(desk, desk.freed)
         while self._timers and self._timers[0][0] <= desk.now:
@@ -164,7 +166,7 @@ class Shares:
         elif parts is not None:
             self._leave(desk, job)
             self._start(desk, job, parts)
-        return parts is not None or job in self._gangs
+        return parts is not None or (desk.level != Level.ANY and need.gpus > 1)
 
     def _leave(self, desk: Desk, job: int) -> None:
         queue = self._queues[desk.queue_of[job]]
@@ -172,7 +174,9 @@ class Shares:
         queue.waiting -= 1
 
     def _start(self, desk: Desk, job: int, parts: Parts) -> None:
+        self._lent = None
         turn = self._turns.pop(job)
+        self._gangs.pop(job, None)
         queue = self._queues[desk.queue_of[job]]
         if self._passes(desk, job, turn):
             desk.out_of_order += 1
@@ -199,18 +203,27 @@ class Shares:
             return None
         if room.gpus - room.free_gpus < policy.reclaim_at * room.gpus:
             return None
-        excess = {code: one.used - one.quota for code, one in enumerate(self._queues) if one.used > one.quota}
-        lent: list[int] = []
-        for other in sorted(desk.where, key=lambda other: (-desk.began[other], other)) if excess else ():
-            code = desk.queue_of[other]
-            if excess.get(code, 0) > 0 and desk.need[other].gpus:
-                excess[code] -= desk.need[other].gpus
-                lent.append(other)
+        lent = self._lent_by(desk)
         for other in victims(desk, need, level, lent):
             desk.stop(other)
+            self._lent = None
             self.ended(desk, other)
             self.queue(desk, other)
         return desk.find(job, level)
+
+    def _lent_by(self, desk: Desk) -> list[int]:
+        """Jobs on lent GPUs, youngest first; worked out once until somebody starts or stops."""
+        if self._lent is None:
+            excess = {
+                code: one.used - one.quota for code, one in enumerate(self._queues) if one.used > one.quota
+            }
+            self._lent = []
+            for other in sorted(desk.where, key=lambda other: (-desk.began[other], other)) if excess else ():
+                code = desk.queue_of[other]
+                if excess.get(code, 0) > 0 and desk.need[other].gpus:
+                    excess[code] -= desk.need[other].gpus
+                    self._lent.append(other)
+        return self._lent
 
     # -- gangs
 
@@ -260,7 +273,6 @@ class Shares:
             for node, gpus in gang.pieces:
                 parts[node] = parts.get(node, 0) + gpus
             self._let_go(desk, job, gang)
-            del self._gangs[job]
             self._start(desk, job, tuple(sorted(parts.items())))
 
     def _let_go(self, desk: Desk, job: int, gang: _Gang) -> Parts:
@@ -298,15 +310,18 @@ class Shares:
             self._back_off(desk, job, gang)
             self._offer(desk, (released,))
             return
-        if not self._allowed(desk, self._queues[desk.queue_of[job]], need):
-            self._back_off(desk, job, gang)
+        queue = self._queues[desk.queue_of[job]]
+        if not self._allowed(desk, queue, need):
+            # Nothing to try for until its queue has fewer: back into the line, at its old place.
+            line = (*queue.lines.get(need.number, ()), job)
+            queue.lines[need.number] = deque(sorted(line, key=self._turns.__getitem__))
+            queue.waiting += 1
             return
         level = self._level(desk, job, gang)
         parts = desk.find(job, level) or self._reclaim(desk, job, level)
         if parts is None:
             self._acquire(desk, job, gang)
         else:
-            del self._gangs[job]
             self._start(desk, job, parts)
 
     def _back_off(self, desk: Desk, job: int, gang: _Gang) -> None:
