@@ -69,12 +69,17 @@ class Cluster:
         self._alike: list[dict[tuple[float, float], int]] = [{} for _ in range(shape.gpus + 1)]
         self._alike[shape.gpus][full] = (1 << servers) - 1
         self._refused: set[tuple[int, Share]] = set()
+        self._twos: dict[tuple[int, int], tuple[Curve, Two]] = {}
         self.before: dict[int, Share] = {}
         """What those had whose share was changed, before it first was; for the caller to clear."""
 
     def two(self, request: Request) -> Two:
         """The job's two speeds on these servers."""
-        return request.curve.two(request.gpus, self.shape)
+        curve = request.curve
+        found = self._twos.get((id(curve), request.gpus))
+        if found is None or found[0] is not curve:
+            found = self._twos[id(curve), request.gpus] = (curve, curve.two(request.gpus, self.shape))
+        return found[1]
 
     def fewest_free(self, gpus: int) -> dict[int, int] | None:
         """Of the servers with the fewest free GPUs that are enough, the one with the lowest number."""
