@@ -19,6 +19,7 @@ import functools
 import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from slurm_plugins.tuner.placing import Placed, Request, tune
 from slurm_plugins.tuner.values import Choices, Shape, Share
@@ -60,19 +61,32 @@ def _sold(kinds: Mapping[Choices, int], servers: int, shape: Shape) -> dict[Choi
     gained for what they cost, while both last; of some splits of the machine's worth into prices the one that sells
     most speed.
     """
-    prices = [((1 - part) / shape.cpus, part / shape.memory) for part in _MEMORY]
-    _, best = max((_at_price(kinds, servers, shape, *price) for price in prices), key=lambda found: found[0])
+    best = None
+    for part in _MEMORY:
+        found = _at_price(kinds, servers, shape, (1 - part) / shape.cpus, part / shape.memory)
+        if best is None or found.total > best.total:
+            best = found
+        if not part and not found.short_of_memory:
+            break  # with memory for all, CPUs alone have a price
+    counted = best.counts if best is not None else {}
     return {
         kind: [(kind.points[at][0], count) for at, count in enumerate(counts) if count]
-        for kind, counts in best.items()
+        for kind, counts in counted.items()
     }
 
 
-def _at_price(
-    kinds: Mapping[Choices, int], servers: int, shape: Shape, a_cpu: float, a_gb: float
-) -> tuple[float, dict[Choices, list[int]]]:
+class _Sale(NamedTuple):
+    total: float
+    """Speed sold."""
+    counts: dict[Choices, list[int]]
+    """By kind how many have each of its points."""
+    short_of_memory: bool
+
+
+def _at_price(kinds: Mapping[Choices, int], servers: int, shape: Shape, a_cpu: float, a_gb: float) -> _Sale:
     cpus, memory, total = servers * shape.cpus, servers * shape.memory, 0.0
     counts: dict[Choices, list[int]] = {}
+    short = False
     steps: list[tuple[float, int, int, int, Choices]] = []
     for number, (kind, count) in enumerate(kinds.items()):
         counts[kind] = [count, *[0] * (len(kind.points) - 1)]
@@ -84,15 +98,17 @@ def _at_price(
     for _, _, at, to, kind in sorted(steps, key=lambda step: step[:2]):
         (low, slow), (high, fast) = kind.points[at], kind.points[to]
         count = counts[kind][at]
-        for more, left in ((high.cpus - low.cpus, cpus), (high.memory - low.memory, memory)):
-            if more > 0:
-                count = min(count, int((left + _EPS) / (kind.gpus * more)))
+        if high.cpus > low.cpus:
+            count = min(count, int((cpus + _EPS) / (kind.gpus * (high.cpus - low.cpus))))
+        if high.memory > low.memory:
+            able = int((memory + _EPS) / (kind.gpus * (high.memory - low.memory)))
+            count, short = min(count, able), short or able < count
         counts[kind][at] -= count
         counts[kind][to] += count
         cpus -= count * kind.gpus * (high.cpus - low.cpus)
         memory -= count * kind.gpus * (high.memory - low.memory)
         total += count * (fast - slow)
-    return total, counts
+    return _Sale(total, counts, short)
 
 
 @functools.lru_cache(maxsize=50_000)

@@ -3,7 +3,7 @@
     python -m tests.bench.tuner                       all of it, small: some minutes
     python -m tests.bench.tuner --table loads --seeds 5
 
-Tables: static, dynamic, loads, opt, time. The static one needs ../shared/data/synergy_static_100jobs.csv.
+Tables: static, dynamic, loads, opt, time, replay. The static one and the replay's need files of ../shared/data.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from slurm_plugins.tuner.draws import MODELS, SPLIT, at_random, poisson, published
+from slurm_plugins.tuner.draws import MODELS, SPLIT, at_random, in_turn, poisson, published
 from slurm_plugins.tuner.market import market
 from slurm_plugins.tuner.placing import Placing, Request, greedy, proportional, tune, tune_as_shipped
-from slurm_plugins.tuner.rounds import ORDERS, SHIPPED, Job, Times, anew, simulate
-from slurm_plugins.tuner.values import PROFILES, V100
+from slurm_plugins.tuner.rounds import ORDERS, SHIPPED, Job, Maker, Times, anew, simulate
+from slurm_plugins.tuner.standing import standing
+from slurm_plugins.tuner.values import PROFILES, V100, Curve
 
-STATIC = Path(__file__).parents[3] / "shared/data/synergy_static_100jobs.csv"
+DATA = Path(__file__).parents[3] / "shared/data"
+STATIC = DATA / "synergy_static_100jobs.csv"
+PHILLY = DATA / "philly_jobs.csv.gz"
 PRINTED = {
     ("fifo", "proportional"): (5.63, 12.94, 15.25),
     ("fifo", "tune as shipped"): (5.08, 10.59, 11.00),
@@ -41,6 +44,11 @@ PLACINGS: dict[str, Placing] = {
     "tune": tune,
     "market": market,
 }
+
+
+THREE = ("proportional", "tune as shipped", "market")
+EVEN = {name: replace(profile, curve=Curve((3.0,), (62.5,), ((1.0,),))) for name, profile in PROFILES.items()}
+"""The models as they run with the proportional share and nothing else."""
 
 
 def static_jobs() -> list[Job]:
@@ -79,10 +87,14 @@ def static() -> None:
             print(f"  {order:5} {name:16} {ours[0]:5.2f} {ours[1]:6.2f} {ours[2]:6.2f}{beside}", flush=True)
 
 
-def one_run(jobs: Sequence[Job], order: str, placing: Placing) -> tuple[list[float], float]:
+def one_run(jobs: Sequence[Job], order: str, name: str) -> tuple[list[float], float]:
     """JCTs of jobs 4000 to 4999 in h on 128 GPUs, and the seconds of CPU that it took."""
     begun = time.process_time()
-    ends = simulate(jobs, order, anew(placing), 16, until=4999, rounds=SHIPPED).ends
+    make: Maker = anew(PLACINGS[name])
+    if name == "proportional":
+        # where a job of one GPU stands makes no difference to it
+        jobs, make = [replace(job, profile=EVEN[job.profile.name]) for job in jobs], standing()
+    ends = simulate(jobs, order, make, 16, until=4999, rounds=SHIPPED).ends
     took = time.process_time() - begun
     return [(ends[j.job] - j.arrival) / 3600 for j in jobs if 4000 <= j.job < 5000], took
 
@@ -111,23 +123,23 @@ def dynamic(seeds: int) -> None:
         ("all drawn by seed", poisson),
     ):
         print(f"  {title}")
-        print(f"    {'seed':>6}" + "".join(f"{name:>18}" for name in PLACINGS) + "   seconds of CPU of each")
-        means: dict[str, list[float]] = {name: [] for name in PLACINGS}
+        print(f"    {'seed':>6}" + "".join(f"{name:>18}" for name in THREE) + "   seconds of CPU of each")
+        means: dict[str, list[float]] = {name: [] for name in THREE}
         for seed in [42, *range(1, seeds)]:
             jobs = enough(draw, seed, 9.0)
-            runs = {name: one_run(jobs, "fifo", placing) for name, placing in PLACINGS.items()}
+            runs = {name: one_run(jobs, "fifo", name) for name in THREE}
             for name, (waits, _) in runs.items():
                 means[name].append(statistics.fmean(waits))
-            row = "".join(f"{means[name][-1]:18.4f}" for name in PLACINGS)
+            row = "".join(f"{means[name][-1]:18.4f}" for name in THREE)
             print(f"    {seed:>6}{row}   {' '.join(f'{took:.1f}' for _, took in runs.values())}", flush=True)
             if draw is published and seed == 42:
                 waits = runs["tune as shipped"][0]
                 print(
                     f"           tune as shipped: p99 {quantile(waits, 0.99):.4f}, p99.9 {quantile(waits, 0.999):.4f}"
                 )
-        print(f"    {'mean':>6}" + "".join(f"{statistics.fmean(means[name]):18.2f}" for name in PLACINGS))
-        print(f"    {'median':>6}" + "".join(f"{statistics.median(means[name]):18.2f}" for name in PLACINGS))
-        for name in PLACINGS:
+        print(f"    {'mean':>6}" + "".join(f"{statistics.fmean(means[name]):18.2f}" for name in THREE))
+        print(f"    {'median':>6}" + "".join(f"{statistics.median(means[name]):18.2f}" for name in THREE))
+        for name in ("proportional", "market"):
             print(
                 f"    {name:16} to tune as shipped, by seed: {ratio(means[name], means['tune as shipped'])}"
             )
@@ -146,15 +158,14 @@ def loads(seeds: int, orders: Sequence[str], rates: Sequence[float]) -> None:
         f"  {'order':5} {'jobs/h':>6}{'proportional':>14}{'tune shipped':>14}{'market':>10}"
         f"   {'proportional to tune':24}market to tune"
     )
-    three = ("proportional", "tune as shipped", "market")
     for order in orders:
         for rate in rates:
-            means: dict[str, list[float]] = {name: [] for name in three}
+            means: dict[str, list[float]] = {name: [] for name in THREE}
             for seed in range(1, seeds + 1):
                 jobs = enough(poisson, seed, rate)
-                for name in three:
-                    means[name].append(statistics.fmean(one_run(jobs, order, PLACINGS[name])[0]))
-            prop, tuned, ours = (means[name] for name in three)
+                for name in THREE:
+                    means[name].append(statistics.fmean(one_run(jobs, order, name)[0]))
+            prop, tuned, ours = (means[name] for name in THREE)
             print(
                 f"  {order:5} {rate:6g}{statistics.fmean(prop):14.2f}{statistics.fmean(tuned):14.2f}"
                 f"{statistics.fmean(ours):10.2f}   {ratio(prop, tuned):24}{ratio(ours, tuned)}",
@@ -250,12 +261,47 @@ def times(jobs: Sequence[int], servers: Sequence[int], slow: bool) -> None:
             print(f"  {count:>5} {size:>7}" + "".join(f"{s * 1e3:9.1f}" for s in spent) + second, flush=True)
 
 
+def in_replay(servers: Sequence[int]) -> None:
+    """Philly's trace by the replay's rounds, its jobs given models in turn."""
+    import numpy as np
+
+    from slurm_plugins.replay.engine import replay
+    from slurm_plugins.replay.policy import Policy
+    from slurm_plugins.replay.traces.read import read
+    from slurm_plugins.replay.values import Cluster
+
+    found = read(PHILLY).trace
+    models = in_turn(SPLIT)
+    dealt = [next(models).name for _ in range(len(found))]
+    words = tuple(sorted(set(dealt)))
+    codes = np.array([words.index(name) for name in dealt], np.int32)
+    trace = replace(
+        found,
+        columns={**found.columns, "workload": codes},
+        words={**found.words, "workload": words},
+    )
+    print(f"\nPhilly's {len(trace):,} jobs in rounds of 300 s, models in turn {SPLIT}, a restart costs 60 s")
+    print(f"  {'GPUs':>5} {'policy':20}{'jobs/s of CPU':>14}{'mean JCT h':>12}{'p99 h':>9}{'GPU-h lost':>12}")
+    for count in servers:
+        cluster = Cluster.alike(count, V100.gpus, V100.cpus, V100.memory * 1024, leaf_size=16)
+        for text in ("fifo+proportional", "fifo+tune", "fifo+fill", "srtf+tune"):
+            begun = time.process_time()
+            done = replay(trace, cluster, Policy.parse(text))
+            took = time.process_time() - begun
+            waits = (done.ended - trace["arrival"]) / 3600
+            print(
+                f"  {cluster.gpus:>5} {text:20}{len(trace) / took:14,.0f}{waits.mean():12.3f}"
+                f"{np.percentile(waits, 99):9.2f}{done.lost_gpu_s.sum() / 3600:12,.1f}",
+                flush=True,
+            )
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Print the tables asked for."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    names = ("static", "dynamic", "loads", "opt", "time")
+    names = ("static", "dynamic", "loads", "opt", "time", "replay")
     parser.add_argument("--table", action="append", choices=names, help="which; all by default")
     parser.add_argument("--seeds", type=int, default=1, help="of dynamic and loads")
     parser.add_argument("--mixes", type=int, default=200, help="of opt")
@@ -281,6 +327,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         against_opt(chosen.mixes)
     if "time" in tables:
         times((100, 300, 1000), (16, 64, 128, 512), chosen.slow)
+    if "replay" in tables:
+        if PHILLY.exists():
+            in_replay((100, 309))
+        else:
+            print(f"no {PHILLY}: the replay is left out", file=sys.stderr)
 
 
 if __name__ == "__main__":
