@@ -25,8 +25,18 @@ class Ideal:
         return sum(self.speeds.values())
 
 
-def opt(requests: Sequence[Request], servers: int, shape: Shape, seconds: float = 60.0) -> Ideal:
+def opt(
+    requests: Sequence[Request],
+    servers: int,
+    shape: Shape,
+    seconds: float = 60.0,
+    *,
+    on_servers: bool = False,
+) -> Ideal:
     """Program 1: one point of its curve a job, the largest sum of speeds, none below proportional.
+
+    On one big machine eight GPUs could have 12 CPUs each, which no server of 24 CPUs can give them; with `on_servers`
+    only points that a job's part on one server leaves possible.
 
     Raises:
         ValueError: the jobs do not fit, or HiGHS found no proven optimum in `seconds`.
@@ -41,6 +51,7 @@ def opt(requests: Sequence[Request], servers: int, shape: Shape, seconds: float 
         for row, request in enumerate(requests)
         for share, speed in request.curve.points
         if speed >= request.curve.speed(fair)
+        and not (on_servers and not share.within(_most(request.gpus, shape)))
     ]
     count = len(points)
     one = csr_array((np.ones(count), ([p[0] for p in points], range(count))), shape=(len(requests), count))
@@ -62,6 +73,11 @@ def opt(requests: Sequence[Request], servers: int, shape: Shape, seconds: float 
         {requests[row].job: share for row, _, share, _ in chosen},
         {requests[row].job: speed for row, _, _, speed in chosen},
     )
+
+
+def _most(gpus: int, shape: Shape) -> Share:
+    here = min(gpus, shape.gpus)
+    return Share(shape.cpus / here, shape.memory / here)
 
 
 def spread(

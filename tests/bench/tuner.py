@@ -199,7 +199,7 @@ def against_opt(count: int) -> None:
     from slurm_plugins.tuner.opt import opt
 
     print(
-        f"\nSum of speeds as a share of OPT's (program 1, one big machine), {count} random mixes of each kind"
+        f"\nSum of speeds as a share of OPT's (program 1, points that a server can give), {count} random mixes of each kind"
     )
     print(
         f"  {'mix':8}{'placing':18}{'least':>7}{'p10':>7}{'p50':>7}{'p90':>7}   below 0.9   below proportional"
@@ -209,7 +209,7 @@ def against_opt(count: int) -> None:
         below = dict.fromkeys(PLACINGS, 0)
         hungry: list[tuple[float, float]] = []
         for servers, requests in mixes(kind, count):
-            best = opt(requests, servers, V100).total
+            best = opt(requests, servers, V100, on_servers=True).total
             for name, placing in PLACINGS.items():
                 placed = placing(requests, servers, V100)
                 shares[name].append(sum(one.speed for one in placed.values()) / best)
