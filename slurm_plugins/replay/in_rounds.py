@@ -3,6 +3,7 @@
 The simulation and the placings are those of `slurm_plugins.tuner`; here a trace is told to them, and what came of it
 told back. A workload that is named as one of the curves given (else one of Synergy's models) has that curve, relative
 to its speed with the proportional share, which is what a trace's work is; others neither gain from more nor give any.
+What else a job asks for (nodes, CPUs, memory, a type of GPU, to be alone) is passed over.
 """
 
 from __future__ import annotations
@@ -79,6 +80,11 @@ def run(
         raise PolicyError(
             str(policy), f"rounds in order {policy.order} stop who is behind: they cannot keep jobs"
         )
+    if policy.restart_s >= policy.round_s:
+        raise PolicyError(
+            str(policy),
+            f"a restart of {policy.restart_s:g} s leaves nothing of a round of {policy.round_s:g} s",
+        )
     told = _Told(trace, attempts, policy, cluster, {} if policy.tuning == "proportional" else curves)
     rounds = Rounds(
         length=policy.round_s, restart_s=policy.restart_s, pace=told.pace if policy.slowdown else None
@@ -100,8 +106,8 @@ def _alike(cluster: Cluster) -> Nodes:
     kinds = {(group.gpus, group.cpus, group.memory, group.partitions) for group in cluster.nodes}
     if len(kinds) != 1 or cluster.nodes[0].partitions:
         raise ValueError(f"{cluster.name}: rounds want nodes that are alike and open to all queues")
-    if not cluster.nodes[0].gpus:
-        raise ValueError(f"{cluster.name} has no GPUs")
+    if min(cluster.nodes[0].gpus, cluster.nodes[0].cpus, cluster.nodes[0].memory) <= 0:
+        raise ValueError(f"{cluster.name} has nodes without GPUs, CPUs or memory")
     return cluster.nodes[0]
 
 
@@ -117,6 +123,14 @@ def _ticks(progress: Callable[[float], None] | None, count: int) -> Callable[[in
             progress(min(arrived / count, 1.0))
 
     return tick
+
+
+def _curve(found: Curve | None, shape: Shape) -> Curve:
+    """Relative to the proportional share; of one that tells nothing of so small a share nothing is known."""
+    fair = shape.proportional
+    if found is None or found.speed(fair) <= 0:
+        return Curve((fair.cpus,), (fair.memory,), ((1.0,),))
+    return found.relative(fair)
 
 
 class _Told:
@@ -141,12 +155,7 @@ class _Told:
         self.own: list[int] = trace["gpus"].tolist()
         self.workload: list[int] = trace["workload"].tolist()
         self.names = trace.words["workload"] or ("",)
-        fair = self.shape.proportional
-        flat = Curve((fair.cpus,), (fair.memory,), ((1.0,),))
-        self.profiles = [
-            Profile(name, "", 1.0, curves[name].relative(fair) if name in curves else flat)
-            for name in self.names
-        ]
+        self.profiles = [Profile(name, "", 1.0, _curve(curves.get(name), self.shape)) for name in self.names]
         self.why: dict[int, str] = {}
         self._paces: dict[tuple[int, int, int], float] = {}
 

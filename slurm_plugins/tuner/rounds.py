@@ -329,10 +329,12 @@ def simulate(
     SRTF goes by the time left at a job's last speed, and while it waits at its hope. LAS goes by GPU-seconds held.
 
     Raises:
-        ValueError: a job asks for more GPUs than the cluster has; an unknown order.
+        ValueError: a job asks for more GPUs than the cluster has; an unknown order; a restart as long as a round.
     """
     if order not in ORDERS:
         raise ValueError(f"no such order: {order}; there are {', '.join(ORDERS)}")
+    if not 0 <= rounds.restart_s < rounds.length:
+        raise ValueError(f"a restart of {rounds.restart_s} s leaves nothing of a round of {rounds.length} s")
     total = servers * shape.gpus
     for job in jobs:
         if not 0 < job.gpus <= total or job.work <= 0:

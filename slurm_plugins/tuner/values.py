@@ -5,6 +5,7 @@ All figures are per GPU. Speed is relative to the GPU-proportional share, which 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -67,10 +68,14 @@ class Curve:
     speeds: tuple[tuple[float, ...], ...]
 
     def __post_init__(self) -> None:
-        if not self.cpus or not self.memory or list(self.cpus) != sorted(self.cpus):
+        if not all(
+            axis and list(axis) == sorted(set(axis)) and axis[0] >= 0 for axis in (self.cpus, self.memory)
+        ):
             raise ValueError(f"a curve needs ascending CPUs and memory: {self.cpus} {self.memory}")
         if len(self.speeds) != len(self.cpus) or any(len(row) != len(self.memory) for row in self.speeds):
             raise ValueError(f"a curve of {len(self.cpus)} x {len(self.memory)} points has other speeds")
+        if not all(0 <= speed < math.inf for row in self.speeds for speed in row):
+            raise ValueError("a speed below 0 or without end")
 
     def speed(self, share: Share) -> float:
         """Speed with that share: the value of the nearest point that it covers, 0 when it covers none.

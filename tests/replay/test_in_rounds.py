@@ -49,6 +49,13 @@ def test_a_workload_without_a_curve_neither_gains_nor_gives():
     assert replay(Trace.of(rows), ONE, Policy.parse("fifo+tune")).ended.tolist() == pytest.approx([600.0] * 8)
 
 
+def test_a_share_below_its_curve_leaves_a_workload_without_one():
+    """alexnet's begins at one CPU a GPU; here each has half of one."""
+    poor = Cluster.alike(1, 8, 4, 500 * 1024)
+    done = replay(Trace.of([Job(0, 0.0, 600.0, workload="alexnet")]), poor, Policy.parse("fifo+tune"))
+    assert done.ended.tolist() == [600.0]
+
+
 def test_attempts_follow_each_other_and_what_failed_is_lost():
     trace = Trace.of([Job(1, 0.0, 500.0, gpus=8)])
     attempts = Attempts.of([[(100.0, 0.0, 1, False), (500.0, 60.0, 0, True)]])
@@ -86,6 +93,7 @@ def test_what_can_never_run_says_why():
         "las+keep+tune",
         "philly+tune",
         "fifo+elastic+tune",
+        "fifo+tune+restart=300",
     ],
 )
 def test_what_rounds_do_not_know_is_refused(text):
@@ -102,7 +110,7 @@ def test_what_rounds_do_not_know_is_refused(text):
     ],
 )
 def test_nodes_must_be_alike_and_open_to_all(nodes):
-    with pytest.raises(ValueError, match=r"alike|no GPUs"):
+    with pytest.raises(ValueError, match=r"alike|without GPUs"):
         replay(Trace.of([Job(1, 0.0, 10.0)]), Cluster("mixed", nodes), Policy.parse("fifo+tune"))
 
 

@@ -109,9 +109,32 @@ def test_shipped_profiles_are_those_of_the_artifact(name, best, speed):
     assert curve.speed(Shape(8, 24, 500).proportional) == 1.0
 
 
-def test_a_ragged_curve_is_refused():
-    with pytest.raises(ValueError, match="other speeds"):
-        Curve((1, 2), (10,), ((1.0,),))
+@pytest.mark.parametrize(
+    ("cpus", "memory", "speeds"),
+    [
+        ((1, 2), (10,), ((1.0,),)),
+        ((1, 2), (10,), ((1.0, 2.0), (1.0,))),
+        ((2, 1), (10,), ((1.0,), (1.0,))),
+        ((1,), (20, 10), ((1.0, 1.0),)),
+        ((1, 1), (10,), ((1.0,), (1.0,))),
+        ((), (10,), ()),
+        ((-1,), (10,), ((1.0,),)),
+        ((1,), (10,), ((-1.0,),)),
+        ((1,), (10,), ((float("nan"),),)),
+        ((1,), (10,), ((float("inf"),),)),
+    ],
+)
+def test_what_is_no_curve_is_refused(cpus, memory, speeds):
+    with pytest.raises(ValueError, match=r"curve|speed"):
+        Curve(cpus, memory, speeds)
+
+
+def test_a_curve_relative_to_a_share_is_1_there():
+    curve = PROFILES["alexnet"].curve.relative(Share(5, 62.5))
+    assert curve.speed(Share(5, 62.5)) == 1.0
+    assert curve.speed(Share(12, 125)) == pytest.approx(2.94 / 1.53)
+    with pytest.raises(ValueError, match="begins above"):
+        PROFILES["alexnet"].curve.relative(Share(0.5, 62.5))
 
 
 def test_a_job_of_several_gpus_takes_the_fewest_servers_and_shares_by_the_gpus_on_each():

@@ -45,6 +45,12 @@ def test_a_pause_costs_a_restart():
     assert ran.restarts == {0: 1, 1: 1}
 
 
+def test_a_restart_as_long_as_a_round_is_refused():
+    """Two that take turns would never get on."""
+    with pytest.raises(ValueError, match="leaves nothing"):
+        simulate(jobs(500.0, 500.0), "las", EVEN, 1, rounds=Rounds(restart_s=300.0))
+
+
 def test_ftf_gives_the_turn_to_whoever_is_furthest_behind_its_time_alone():
     # the long one runs first; then the short one stands at (300 + 400) / 400, and at 600 s at (600 + 100) / 400,
     # before (600 + 300) / 600; the long one's last 300 s fill the round that begins at 900 s
