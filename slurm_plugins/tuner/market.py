@@ -6,7 +6,8 @@ would speed up, and servers of the hungry stand beside servers of the frugal. He
 1. all jobs bid for the CPUs and the memory of one big machine, at prices that clear it: what each should have;
 2. the bidders are dealt to servers so that every server has its part of what was sold, the largest first, each to the
    server that has sold least;
-3. on each server the shares are the best ones of all that fit, found exactly.
+3. on each server the shares are the best ones of all that fit, found exactly;
+4. where that falls short of the big machine, jobs of two servers change places.
 
 Nobody is below the proportional speed: a job's cheapest choice is no more than the proportional share, so whatever the
 first two steps do the cheapest ones of all jobs fit wherever their GPUs do.
@@ -26,6 +27,8 @@ from slurm_plugins.tuner.values import Choices, Shape, Share
 
 _MEMORY = (0.0, 0.25, 0.5, 0.75, 1.0)  # the part of a machine's worth that its memory makes out
 _MOST_STATES = 64  # of a server, while its shares are looked for
+_NEAR = 0.97  # of what one big machine could have: good enough to leave all where they were dealt to
+_TRIES = 300  # of swapping two jobs
 _EPS = 1e-4
 
 
@@ -37,10 +40,11 @@ def market(requests: Sequence[Request], servers: int, shape: Shape) -> dict[int,
     """
     tuned = tune(requests, servers, shape)
     kinds = {request.job: request.curve.choices(request.gpus, shape) for request in requests}
-    aims = _sold(Counter(kinds.values()), servers, shape)
+    aim, aims = _sold(Counter(kinds.values()), servers, shape)
     # the queue's order decides who of equals gets the better share
     wanted = {request.job: _take(aims[kinds[request.job]]) for request in requests}
-    placed = _share_out(requests, kinds, _deal(requests, wanted, servers, shape), servers, shape)
+    dealt = _deal(requests, wanted, servers, shape)
+    placed = _share_out(requests, kinds, dealt, servers, shape, aim=aim)
     # a curve with one steep step far up can mislead the prices
     return max(placed, tuned, key=lambda found: sum(one.speed for one in found.values()))
 
@@ -54,8 +58,11 @@ def _take(counts: list[tuple[Share, int]]) -> Share:
     return share
 
 
-def _sold(kinds: Mapping[Choices, int], servers: int, shape: Shape) -> dict[Choices, list[tuple[Share, int]]]:
-    """What each kind gets of one big machine: shares and how many of its jobs have them, the best last.
+def _sold(
+    kinds: Mapping[Choices, int], servers: int, shape: Shape
+) -> tuple[float, dict[Choices, list[tuple[Share, int]]]]:
+    """The speed that one big machine sells, and what each kind gets of it: shares and how many of its jobs have them,
+    the best last.
 
     The multiple-choice knapsack with two resources: at a price for each, steps up a curve are bought in order of speed
     gained for what they cost, while both last; of some splits of the machine's worth into prices the one that sells
@@ -69,7 +76,7 @@ def _sold(kinds: Mapping[Choices, int], servers: int, shape: Shape) -> dict[Choi
         if not part and not found.short_of_memory:
             break  # with memory for all, CPUs alone have a price
     counted = best.counts if best is not None else {}
-    return {
+    return (best.total if best is not None else 0.0), {
         kind: [(kind.points[at][0], count) for at, count in enumerate(counts) if count]
         for kind, counts in counted.items()
     }
@@ -170,11 +177,14 @@ def _deal(
 def _share_out(
     requests: Sequence[Request],
     kinds: Mapping[int, Choices],
-    dealt: Mapping[int, dict[int, int]],
+    dealt: dict[int, dict[int, int]],
     servers: int,
     shape: Shape,
+    *,
+    aim: float,
 ) -> dict[int, Placed]:
-    """The best shares on each server; who spans several goes last, with what is left on all of them."""
+    """The best shares on each server; who spans several goes last, with what is left on all of them. Where all come to
+    much less speed than `aim`, jobs change places."""
     numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds.values()))}
     left = [[shape.cpus, shape.memory] for _ in range(servers)]
     here: list[list[Request]] = [[] for _ in range(servers)]
@@ -193,10 +203,16 @@ def _share_out(
             here[next(iter(parts))].append(request)
         else:
             put(request, 0)
-    for (cpus, memory), mine in zip(left, here, strict=True):
-        mine.sort(key=lambda request: numbers[kinds[request.job]])
-        found = _best_shares(tuple(kinds[one.job] for one in mine), round(cpus, 6), round(memory, 6))
-        for request, at in zip(mine, found, strict=True):
+    sites = [
+        _Site(round(cpus, 6), round(memory, 6), mine, kinds, numbers)
+        for (cpus, memory), mine in zip(left, here, strict=True)
+    ]
+    speed = sum(site.speed for site in sites) + sum(one.speed for one in placed.values())
+    if speed < _NEAR * aim:
+        _swap(sites)
+    for server, site in enumerate(sites):
+        for request, at in zip(site.mine, site.chosen, strict=True):
+            dealt[request.job] = {server: request.gpus}
             put(request, at)
     for one in [one for one in placed.values() if len(one.parts) > 1]:
         for share, speed in reversed(kinds[one.request.job].points):
@@ -211,6 +227,64 @@ def _share_out(
                 one.share, one.speed = share, speed
                 break
     return placed
+
+
+class _Site:
+    """A server: its jobs, kind by kind, the best choice of each, and the speed that they have together."""
+
+    def __init__(
+        self,
+        cpus: float,
+        memory: float,
+        mine: list[Request],
+        kinds: Mapping[int, Choices],
+        numbers: Mapping[Choices, int],
+    ) -> None:
+        self.cpus, self.memory, self.kinds, self.numbers = cpus, memory, kinds, numbers
+        self.mine = sorted(mine, key=lambda request: numbers[kinds[request.job]])
+        mixed = tuple(kinds[one.job] for one in self.mine)
+        self.chosen = _best_shares(mixed, cpus, memory)
+        self.speed = sum(kind.points[at][1] for kind, at in zip(mixed, self.chosen, strict=True))
+        self.missing = sum(kind.points[-1][1] for kind in mixed) - self.speed
+        """Speed that its jobs would have more, each at its best."""
+
+    def instead(self, out: Request, come: Request) -> _Site:
+        """With one job for another."""
+        mine = [come if one is out else one for one in self.mine]
+        return _Site(self.cpus, self.memory, mine, self.kinds, self.numbers)
+
+
+def _swap(sites: list[_Site]) -> None:
+    """Jobs with as many GPUs change places where both servers together gain: from the one that misses most to those
+    that miss least, as far as some hundred tries go. On few servers a deal can come out badly; on many it evens out."""
+    tries = _TRIES
+    settled: set[int] = set()
+    while tries > 0 and len(settled) < len(sites):
+        hot = max((at for at in range(len(sites)) if at not in settled), key=lambda at: sites[at].missing)
+        if sites[hot].missing <= _EPS:
+            return
+        best: tuple[float, int, _Site, _Site] | None = None
+        for cool in sorted((at for at in range(len(sites)) if at != hot), key=lambda at: sites[at].missing)[
+            :3
+        ]:
+            before = sites[hot].speed + sites[cool].speed
+            seen: set[tuple[Choices, Choices]] = set()
+            for out in sites[hot].mine:
+                for come in sites[cool].mine:
+                    pair = sites[hot].kinds[out.job], sites[hot].kinds[come.job]
+                    if out.gpus != come.gpus or pair[0] is pair[1] or pair in seen:
+                        continue
+                    seen.add(pair)
+                    tries -= 1
+                    ours, theirs = sites[hot].instead(out, come), sites[cool].instead(come, out)
+                    gain = ours.speed + theirs.speed - before
+                    if gain > _EPS and (best is None or gain > best[0]):
+                        best = (gain, cool, ours, theirs)
+        if best is None:
+            settled.add(hot)
+        else:
+            _, cool, sites[hot], sites[cool] = best
+            settled.clear()
 
 
 @functools.lru_cache(maxsize=50_000)

@@ -75,6 +75,57 @@ def opt(
     )
 
 
+def whole(requests: Sequence[Request], servers: int, shape: Shape, seconds: float = 10.0) -> float:
+    """The largest sum of speeds with every job whole on one server, or what HiGHS has proven in `seconds` that it is no
+    more than. Program 1 with servers: a bound that placements of gangs can reach. Small clusters only.
+
+    Raises:
+        ValueError: a job needs more GPUs than a server has, or the jobs do not fit.
+    """
+    import numpy as np
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array
+
+    if any(request.gpus > shape.gpus for request in requests):
+        raise ValueError("a job needs more than one server")
+    options = [
+        (row, server, request.gpus, share, speed)
+        for row, request in enumerate(requests)
+        for share, speed in request.curve.choices(request.gpus, shape).points
+        for server in range(servers)
+    ]
+    count = range(len(options))
+    one = csr_array(
+        (np.ones(len(options)), ([row for row, *_ in options], count)), shape=(len(requests), len(options))
+    )
+    uses = [
+        csr_array(
+            (
+                [gpus * need(share) for _, _, gpus, share, _ in options],
+                ([at for _, at, *_ in options], count),
+            ),
+            shape=(servers, len(options)),
+        )
+        for need in (lambda share: 1.0, lambda share: share.cpus, lambda share: share.memory)
+    ]
+    found = milp(
+        -np.array([speed for *_, speed in options]),
+        integrality=np.ones(len(options)),
+        bounds=Bounds(0, 1),
+        constraints=[
+            LinearConstraint(one, 1, 1),
+            *(
+                LinearConstraint(use, -np.inf, most)
+                for use, most in zip(uses, (shape.gpus, shape.cpus, shape.memory), strict=True)
+            ),
+        ],
+        options={"time_limit": seconds},
+    )
+    if found.mip_dual_bound is None or found.status == 2:
+        raise ValueError(f"{len(requests)} jobs do not fit whole on {servers} servers: {found.message}")
+    return float(-found.mip_dual_bound)
+
+
 def _most(gpus: int, shape: Shape) -> Share:
     here = min(gpus, shape.gpus)
     return Share(shape.cpus / here, shape.memory / here)

@@ -83,6 +83,23 @@ def random_mix(seed: int, servers: int) -> list[Request]:
     return [Request(n, 1, next(models).curve) for n in range(servers * V100.gpus)]
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_with_gangs_it_reaches_nine_tenths_of_whole_jobs_on_servers(seed):
+    pytest.importorskip("scipy")
+    from slurm_plugins.tuner.opt import whole
+
+    rng = random.Random(seed)
+    models = at_random(rng, [rng.random() + 0.01 for _ in range(3)])
+    free = 2 * V100.gpus
+    requests: list[Request] = []
+    while free:
+        gpus = rng.choices((1, 2, 4, 8), (70, 10, 15, 5))[0]
+        if gpus <= free:
+            free -= gpus
+            requests.append(Request(len(requests), gpus, next(models).curve))
+    assert speeds(market(requests, 2, V100)) >= 0.9 * whole(requests, 2, V100, 3.0)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_it_reaches_nine_tenths_of_opt(seed):
     pytest.importorskip("scipy")
