@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BY",
+    "NEEDED",
     "SIZES",
     "UNKNOWN",
     "Table",
@@ -54,6 +55,12 @@ BY: Final = {
     "gpu-type": "gpu_type",
 }
 """What an audit can be split by, and the column that holds it."""
+NEEDED: Final = (
+    "job", "user", "account", "partition", "gpu_type", "gpus", "nodes", "outcome", "reason", "started", "wait_s",
+    "held_s", *(f"wait_{cause}_s" for cause in CAUSES), "run_s", "gpu_hours", "utilisation_mean", "gpus_known",
+    "gpus_idle", "run_known",
+)  # fmt: skip
+"""The columns of the frame that tables are made of."""
 _STATUS: Final = {
     "completed": "passed",
     "cancelled": "killed",

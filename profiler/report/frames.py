@@ -20,14 +20,15 @@ from __future__ import annotations
 import gc
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import compress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pandas as pd
-from sqlalchemy import Connection, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select
 
 from profiler.store.bulk import chunks
 from profiler.store.queries import STATE
@@ -112,27 +113,26 @@ _SIZES: Final = (
     "memory_asked_bytes",
     "memory_peak_bytes",
 )
-# Read in this order: the texts, then all that are numbers
-_READ = (
-    *(job.c[name] for name in ("name", "user", "account", "partition", "qos")),
-    STATE,
-    verdict.c.reason.label("why"),
-    verdict.c.tier,
-    job.c.pk,
-    job.c.job_id,
-    job.c.restarts,
-    *(job.c[name] for name in ("submitted", "eligible", "started", "ended")),
-    job.c.time_limit,
-    job.c.utilisation_mean,
-    job.c.cpu_seconds,
-    job.c.gpus,
-    job.c.node_count,
-    *(job.c[name] for name in ("cpus", "gpus_known", "gpus_idle", *_SIZES)),
-    job.c.touched,
-    job.c.facts_at,
-    *(job.c[name] for name in WAITED),
-)
 _NUMBERS: Final = ("pk", "job", "restarts", *_REALS, *_COUNTS, *_SIZES, "touched", "facts_at", *WAITED)
+_FROM: Final = {
+    "state": STATE,
+    "reason": verdict.c.reason.label("why"),
+    "tier": verdict.c.tier,
+    "job": job.c.job_id,
+    "limit_s": job.c.time_limit,
+    "nodes": job.c.node_count,
+}
+"""What is read for them; the others are columns of a job by the same name."""
+_ALONE: Final = {
+    **{
+        name: name
+        for name in (*_TEXTS, "limit_s", *_COUNTS, *_SIZES)
+        if name not in ("state", "reason", "gpus")
+    },
+    "cpu_seconds": "cpus_used",
+    **{name: f"wait_{cause}_s" for name, cause in zip(WAITED, CAUSES, strict=True)},
+}
+"""What is read for one column of the frame alone, and so left out without it."""
 
 
 def jobs(
@@ -141,17 +141,20 @@ def jobs(
     cluster: str,
     since: float,
     until: float,
+    columns: Collection[str] = tuple(COLUMNS),
     progress: Callable[[int], None] | None = None,
 ) -> pd.DataFrame:
     """All attempts at jobs of a cluster that ran from `since` on and before `until` (seconds since the epoch).
 
-    One row each, the columns of COLUMNS, in no order. `progress` is told how many were read so far. All is of one
-    moment of the store. Raises StoreError.
+    One row each, in no order; the columns of COLUMNS, or those of them that are asked for: fewer are read sooner.
+    `progress` is told how many were read so far. All is of one moment of the store. Raises StoreError.
     """
     with store.reading("The jobs cannot be read.") as connection, _no_collector():
-        texts, numbers = _read(connection, cluster, since, until, progress)
-        types = _gpu_types(connection, numbers["pk"])
-    return _frame(texts, numbers, types, since, until)
+        window = _Window(cluster, since, until)
+        unread = {name for name, column in _ALONE.items() if column not in columns}
+        texts, numbers = _read(connection, window, unread, progress)
+        types = _gpu_types(connection, numbers["pk"] if "gpu_type" in columns else np.empty(0))
+    return _frame(texts, numbers, types, window, columns)
 
 
 def span(store: Store, cluster: str) -> tuple[float, float] | None:
@@ -172,6 +175,8 @@ def pseudonymous(frame: pd.DataFrame) -> pd.DataFrame:
     key = os.urandom(32)
     made = frame.copy(deep=False)
     for column, prefix in (("user", "user"), ("account", "account"), ("name", "job")):
+        if column not in made:
+            continue
         old = made[column].cat.categories
         made[column] = made[column].cat.rename_categories(
             [f"{prefix}-{_digest(key, column, name)}" for name in old]
@@ -182,7 +187,8 @@ def pseudonymous(frame: pd.DataFrame) -> pd.DataFrame:
     order = np.random.default_rng(int.from_bytes(os.urandom(16), "big")).permutation(len(ids))
     made["job"] = order[places] + 1
     # Rows came in the order of their keys: the times are what is left of it
-    shuffled: pd.DataFrame = made.sort_values(["job", "restarts"], ignore_index=True)
+    order_by = [name for name in ("job", "restarts") if name in made]
+    shuffled: pd.DataFrame = made.sort_values(order_by, ignore_index=True)
     return shuffled
 
 
@@ -231,30 +237,41 @@ def _categorical(codes: NDArray[np.int32], texts: Sequence[str]) -> pd.Categoric
     return pd.Categorical.from_codes(places[codes], dtype=dtype)
 
 
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Which attempts: those of a cluster that ran from `since` on and before `until`."""
+
+    cluster: str
+    since: float
+    until: float
+
+
 def _read(
-    connection: Connection,
-    cluster: str,
-    since: float,
-    until: float,
-    progress: Callable[[int], None] | None,
+    connection: Connection, window: _Window, unread: Collection[str], progress: Callable[[int], None] | None
 ) -> tuple[dict[str, pd.Categorical], dict[str, NDArray[np.float64]]]:
-    texts = {name: _Texts() for name in _TEXTS}
-    numbers: dict[str, list[NDArray[np.float64]]] = {name: [] for name in _NUMBERS}
+    """All of _TEXTS and _NUMBERS; of what is `unread` nothing is known."""
+    texts = {name: _Texts() for name in _TEXTS if name not in unread}
+    numbers: dict[str, list[NDArray[np.float64]]] = {name: [] for name in _NUMBERS if name not in unread}
+    read = [_FROM[name] if name in _FROM else job.c[name] for name in (*texts, *numbers)]
     count = 0
-    for wanted in _wanted(cluster, since, until):
+    for wanted in _wanted(read, window):
         for rows in _streamed(connection, wanted):
             columns = list(zip(*rows, strict=True))
-            for name, values in zip(_TEXTS, columns, strict=False):
-                texts[name].add(values)
-            for name, values in zip(_NUMBERS, columns[len(_TEXTS) :], strict=True):
-                numbers[name].append(_reals(values))
+            for one, values in zip(texts.values(), columns, strict=False):
+                one.add(values)
+            for parts, values in zip(numbers.values(), columns[len(texts) :], strict=True):
+                parts.append(_reals(values))
             count += len(rows)
             if progress is not None:
                 progress(count)
+    nothing = np.broadcast_to(np.nan, count)
     joined = {}
     for name in _NUMBERS:
-        joined[name] = np.concatenate(numbers.pop(name)) if count else np.empty(0)
-    return {name: one.column() for name, one in texts.items()}, joined
+        joined[name] = (
+            nothing if name in unread else np.concatenate(numbers.pop(name)) if count else np.empty(0)
+        )
+    nowhere = _Texts().of(np.full(count, -1, np.int32))
+    return {name: texts[name].column() if name in texts else nowhere for name in _TEXTS}, joined
 
 
 def _reals(values: Sequence[float | None]) -> NDArray[np.float64]:
@@ -277,9 +294,10 @@ def _no_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _wanted(cluster: str, since: float, until: float) -> Iterator[Select[Any]]:
+def _wanted(read: Sequence[ColumnElement[Any]], window: _Window) -> Iterator[Select[Any]]:
     """The attempts that ran in the window, in three parts, each of which an index finds."""
-    rows = select(*_READ).outerjoin(verdict, verdict.c.job == job.c.pk).where(job.c.cluster == cluster)
+    since, until = window.since, window.until
+    rows = select(*read).outerjoin(verdict, verdict.c.job == job.c.pk).where(job.c.cluster == window.cluster)
     yield rows.where(job.c.sort_at >= since, job.c.sort_at < until)
     yield rows.where(job.c.ended > since, job.c.sort_at + 0 < since)
     open_ = select(job_node.c.job).where(job_node.c.ended_at.is_(None))
@@ -357,8 +375,8 @@ def _frame(
     texts: dict[str, pd.Categorical],
     numbers: dict[str, NDArray[np.float64]],
     types: pd.Categorical,
-    since: float,
-    until: float,
+    window: _Window,
+    columns: Collection[str],
 ) -> pd.DataFrame:
     started, ended = numbers["started"], numbers["ended"]
     outcome = _outcome(texts["state"], ended)
@@ -367,7 +385,7 @@ def _frame(
     said = np.where(running, numbers["facts_at"], np.nan)
     end = np.where(np.isnan(ended), np.fmax(numbers["touched"], said), ended)
     run = np.maximum(end - started, 0.0)
-    inside = np.maximum(np.minimum(started + run, until) - np.maximum(started, since), 0.0)
+    inside = np.maximum(np.minimum(started + run, window.until) - np.maximum(started, window.since), 0.0)
     first = np.where(np.isnan(numbers["eligible"]), numbers["submitted"], numbers["eligible"])
     with np.errstate(divide="ignore", invalid="ignore"):
         used = np.where(run > 0, numbers["cpu_seconds"] / run, np.nan)
@@ -393,7 +411,8 @@ def _frame(
     values["run_known"] = ~np.isnan(values["gpu_hours"])
     values["use_known"] = ~np.isnan(numbers["utilisation_mean"])
     values["why_known"] = texts["reason"].codes >= 0
-    frame: pd.DataFrame = pd.DataFrame({name: values[name] for name in COLUMNS}, copy=False)
+    made = {name: values[name] for name in COLUMNS if name in columns}
+    frame: pd.DataFrame = pd.DataFrame(made, copy=False)
     return frame
 
 

@@ -10,6 +10,8 @@ import pytest
 from sqlalchemy import text
 
 from profiler.records import GpuRef, GpuUse
+from profiler.report import figures
+from profiler.report.figures import NEEDED
 from profiler.report.frames import COLUMNS, jobs, pseudonymous, span
 from profiler.store import JobFacts, Store
 from tests.report.history import CLUSTER, SINCE, UNTIL, fill
@@ -156,3 +158,19 @@ def test_pseudonyms_hold_within_a_frame_and_nowhere_else(store: Store) -> None:
     assert list(one.job) == list(range(1, 501)) and one.gpu_hours.sum() == pytest.approx(
         frame.gpu_hours.sum()
     )
+
+
+def test_some_columns_are_those_of_all(store: Store) -> None:
+    fill(store, 500)
+    window = {"cluster": CLUSTER, "since": SINCE, "until": UNTIL}
+    whole = jobs(store, **window)  # type: ignore[arg-type]
+    for some in (NEEDED, ("job", "name"), ("cpus_used", "gpu_type", "user")):
+        found = jobs(store, **window, columns=some)  # type: ignore[arg-type]
+        wanted = [name for name in COLUMNS if name in some]
+        assert list(found) == wanted
+        pd.testing.assert_frame_equal(found, whole[wanted])
+    tables = [figures.audit(one, since=SINCE, until=UNTIL) for one in (whole, whole[list(NEEDED)])]
+    for one, other in zip(*tables, strict=True):
+        pd.testing.assert_frame_equal(one.rows, other.rows)
+    hidden = pseudonymous(jobs(store, **window, columns=NEEDED))  # type: ignore[arg-type]
+    assert not set(hidden.user.dropna()) & set(whole.user.dropna())

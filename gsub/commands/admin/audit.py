@@ -91,7 +91,7 @@ def audit(  # noqa: PLR0917 - click gives them by their names
             import profiler.report.html  # noqa: F401 - what it lacks: the same
 
             refuse(html, "audit")
-        frame = _frame(store, name, begin, end)
+        frame = _frame(store, name, begin, end, everything=parquet is not None)
         if not len(frame):
             raise _nothing(store, name, begin, end)
         from profiler.report.frames import pseudonymous, span
@@ -125,13 +125,15 @@ def audit(  # noqa: PLR0917 - click gives them by their names
         show(about, tables)
 
 
-def _frame(store: Store, cluster: str, since: float, until: float) -> Frame:
-    """The attempts, with a sign of life while they are read."""
-    from profiler.report.frames import jobs
+def _frame(store: Store, cluster: str, since: float, until: float, *, everything: bool) -> Frame:
+    """The attempts, with a sign of life while they are read; `everything` of them, or what tables are made of."""
+    from profiler.report.figures import NEEDED
+    from profiler.report.frames import COLUMNS, jobs
 
     with counting("attempts read", _STEP) as progress:
         store.check()
-        return jobs(store, cluster=cluster, since=since, until=until, progress=progress)
+        columns = tuple(COLUMNS) if everything else NEEDED
+        return jobs(store, cluster=cluster, since=since, until=until, columns=columns, progress=progress)
 
 
 def _nothing(store: Store, cluster: str, since: float, until: float) -> UserError:
