@@ -23,7 +23,7 @@ class PolicyError(ValueError):
     """A text that is no policy; `word` is the part at fault."""
 
     def __init__(self, word: str, why: str) -> None:
-        super().__init__(f"{word!r}: {why}")
+        super().__init__(f"{word[:40]!r}: {why}")
         self.word = word
 
 

@@ -172,7 +172,7 @@ def test_jobs_that_no_place_holds_are_told():
     assert done.gave_up == [
         "the cluster has no 9 GPUs that it may use",
         "no node is of its kind",
-        "the cluster has no 1 GPU, 33 CPUs that it may use",
+        "the cluster has no 1 GPU with 33 CPUs that it may use",
         "it did not run in the trace",
     ]
 
