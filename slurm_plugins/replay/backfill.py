@@ -96,8 +96,8 @@ def soonest(
     """When and where a job could start on these nodes if every running one ran until its limit; None: never.
 
     Running jobs are taken away in the order of their limits, those close to each other at once: the further ahead,
-    the coarser (windows of 30, 60, 120 s...), as Slurm does it. `begin`: those whose limits are over before that are gone
-    from the outset. `until`: look no further; 0: as far as need be.
+    the coarser (windows of 30, 60, 120 s...), as Slurm does it. `begin`: those whose limits are over before that are
+    gone from the outset. `until`: look no further; 0: as far as need be.
     """
     if begin <= at:
         nodes = now.places.choose(among & now.state.fits(need), need, now.state)

@@ -6,6 +6,8 @@ Nodes are counted in the order of the cluster. Of those that have what a job tak
                     the next; within a leaf the first nodes (`_eval_nodes_topo`)
     consecutive     the same for runs of such nodes next to each other (`_eval_nodes_consec`)
     least loaded    the nodes with most idle CPUs (`_eval_nodes_lln`)
+
+From 26.05 on a job of one node takes the first of them (`_get_one_res`).
 """
 
 from __future__ import annotations
@@ -81,7 +83,15 @@ class State:
 class Places:
     """A cluster's nodes, and the choice among them."""
 
-    def __init__(self, cluster: Cluster, topology: bool | None = None, *, least_loaded: bool = False) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        topology: bool | None = None,
+        *,
+        least_loaded: bool = False,
+        first_of_all: bool = False,
+    ) -> None:
+        """`topology`: by leaf; None: where there are several. `first_of_all`: jobs of one node, as in 26.05."""
         groups = [group for group in cluster.nodes if group.count]
         count = [group.count for group in groups]
         self.count = sum(count)
@@ -92,7 +102,7 @@ class Places:
         self.leaf = np.repeat(np.array([leaves[g.leaf] for g in groups], np.int64), count)
         self.leaves = len(leaves)
         self.tree = self.leaves > 1 if topology is None else topology
-        self.least_loaded = least_loaded
+        self.least_loaded, self.first_of_all = least_loaded, first_of_all
         self.empty = self.idle()
         """With no job on it."""
         self._groups = groups
@@ -137,6 +147,8 @@ class Places:
             return None
         if self.least_loaded:
             return np.sort(nodes[np.argsort(-state.cpus[nodes], kind="stable")[: need.nodes]])
+        if need.nodes == 1 and self.first_of_all:
+            return nodes[:1]
         # runs of nodes next to each other are told apart by how many gaps are before them
         gaps = np.cumsum(np.diff(nodes, prepend=nodes[0]) > 1, dtype=np.int64)
         return _best_fit(nodes, self.leaf[nodes] if self.tree else gaps, need.nodes)

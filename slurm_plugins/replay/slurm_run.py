@@ -39,6 +39,9 @@ __all__ = ["Rhythm", "run"]
 
 LATEST: Final = 60.0
 """How much later than at its limit the books may have a job end: Slurm looks every 30 s, and kills by and by."""
+ONE_NODE: Final = (26, 5)
+"""From this release on a job of one node takes the first that holds it."""
+SOON: Final = 1e-3
 IDLE: Final = 10_000
 """Events on a cluster where nobody runs, and to which nobody comes any more, before it is given up."""
 YEAR: Final = 365 * 86_400.0
@@ -85,7 +88,10 @@ def run(
     attempts = Attempts.once(trace) if attempts is None else attempts
     if len(attempts) != len(trace):
         raise ValueError(f"attempts of {len(attempts)} jobs for a trace of {len(trace)}")
-    books = Books(trace, Places(cluster, rules.topology, least_loaded=rules.least_loaded))
+    places = Places(
+        cluster, rules.topology, least_loaded=rules.least_loaded, first_of_all=rules.release >= ONE_NODE
+    )
+    books = Books(trace, places)
     slurm = _Slurm(books, rules, seed, attempts)
     if rhythm is not None:
         slurm.keep(rhythm)
@@ -248,7 +254,7 @@ class _Slurm:
             return  # a nearer moment was found since
         self.main_due, self.main_last = math.inf, when
         self.books.count(when)
-        whole = when - self.whole_last >= self.rules.sched_s
+        whole = when - self.whole_last >= self.rules.sched_s - SOON
         depth = 0 if whole else self.rules.depth
         if whole:
             self.whole_last = when
@@ -256,7 +262,7 @@ class _Slurm:
         if backfill.look(self.now, among, self._starter(when), depth):
             self._wake_backfill(when)
         if self.queue and self.main_due == math.inf:
-            self._main_at(self.whole_last + self.rules.sched_s)
+            self._main_at(max(self.whole_last + self.rules.sched_s, when + SOON))
 
     def _backfill(self, when: float, _: int) -> None:
         self.bf_due, self.bf_last = math.inf, when
