@@ -373,14 +373,14 @@ def as_data(it: Compared) -> dict[str, Any]:
     """All of it for a program; what is not known is null there."""
     return {
         "trace": {
-            "name": it.trace.name,
+            "name": plain(it.trace.name),
             "kind": it.kind,
             "jobs": len(it.trace),
             "begins": it.trace.zero or None,
             "left_out": dict(it.trace.left_out),
         },
         "cluster": {
-            "name": it.cluster.name,
+            "name": plain(it.cluster.name),
             "nodes": sum(group.count for group in it.cluster.nodes),
             "gpus": it.cluster.gpus,
         },

@@ -9,9 +9,10 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Final, TypeAlias
@@ -146,10 +147,12 @@ class _Crew:
                     if isinstance(end, Connection):
                         self._hear(end)
         finally:
-            for end, (_, process) in self.at.items():
-                process.terminate()
-                process.join()
-                end.close()
+            with _deaf():  # ^C comes twice from some: all the same nobody stays
+                for _, process in self.at.values():
+                    process.terminate()
+                for end, (_, process) in self.at.items():
+                    process.join()
+                    end.close()
         return [self.made[number] for number in range(len(self.runs))]
 
     def _start(self, number: int) -> None:
@@ -184,6 +187,7 @@ class _Crew:
 @contextmanager
 def _deaf() -> Iterator[None]:
     """^C reaches all of a terminal's processes; the parent answers for all. A child begins without hearing it."""
+    resource_tracker.ensure_running()  # as it starts, with the first child, it opens the ears again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -192,10 +196,12 @@ def _deaf() -> Iterator[None]:
 
 
 def _child(end: Connection, run: Run) -> None:
-    try:
-        end.send(run.go(lambda share: end.send(float(share))))
-    except RunError as error:
-        end.send(error.why)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(BrokenPipeError):  # whoever asked has gone
+        try:
+            end.send(run.go(lambda share: end.send(float(share))))
+        except RunError as error:
+            end.send(error.why)
 
 
 def _nobody(_: float) -> None:

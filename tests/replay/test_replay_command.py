@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import stat
 import sys
@@ -94,6 +95,23 @@ def test_json_has_all_of_it_and_null_for_what_is_not_known(told, tmp_path):
     assert first["figures"]["jct"]["jobs"] == 60 and first["figures"]["use"]["gpus"] > 0
     assert was["figures"]["on_fewest_nodes"] is None and was["figures"]["wait"]["mean"] == 30
     assert [size["size"] for size in first["figures"]["by_size"]] == ["0", "1", "2-4", "5-8", "9-16"]
+
+
+def test_a_file_of_any_name_and_a_cluster_without_gpus(told, tmp_path):
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe.psv"))
+    lines = [HEAD] + [
+        f"{n}|{n}|a|lab|cpu|FAILED|{T}|{T}|{T + 9}|1|c1|cpu=4,mem=1G|cpu=4,mem=1G" for n in (1, 2)
+    ]
+    path.write_text("\n".join(lines))
+    for more in ((), ("--json",), ("--html", tmp_path / "page.html")):
+        code, out, err = told(path, *more)
+        assert code == 0, err
+    code, out, _ = told(path, "--json")
+    made = json.loads(out)
+    assert made["trace"]["name"] == "??" and made["cluster"]["gpus"] == 0
+    assert any("no job has a GPU" in note for note in made["notes"])
+    code, _, err = told(path, "--gpu-jobs")
+    assert code == 2 and "no job is left" in err
 
 
 def test_what_is_asked_for_is_what_is_replayed(told, tmp_path):

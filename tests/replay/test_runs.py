@@ -114,12 +114,12 @@ def test_an_interrupt_ends_all_and_leaves_no_process_and_no_traceback_of_a_child
         start_new_session=True,
     ) as process:
         assert process.stdout is not None and process.stdout.readline().startswith("runs")
-        os.killpg(process.pid, signal.SIGINT)
+        for _ in range(2):  # as timeout(1) does
+            os.killpg(process.pid, signal.SIGINT)
+            time.sleep(0.02)
         out, err = process.communicate(timeout=60)
     assert "all done" not in out
-    assert err.count("Traceback") == 1 and "KeyboardInterrupt" in err, (
-        "that of this script, which tells nobody"
-    )
+    assert "SpawnProcess" not in err and "KeyboardInterrupt" in err, "that of this script, which tells nobody"
     for _ in range(100):
         try:
             os.killpg(process.pid, 0)

@@ -243,6 +243,12 @@ def test_two_clusters_are_told_apart(tmp_path):
         reading(tmp_path, row(), row(JobIDRaw=8, Cluster="gpu"))
 
 
+def test_a_head_is_needed(tmp_path):
+    with pytest.raises(TraceError, match="no names of fields") as told:
+        reading(tmp_path, row(), head=row(JobIDRaw=3))
+    assert "--noheader" in told.value.remedy
+
+
 @pytest.mark.parametrize("missing", ["State", "Start", "Submit|Eligible", "ReqTRES|AllocTRES"])
 def test_a_field_that_is_needed(tmp_path, missing):
     head = "|".join(name for name in HEAD.split("|") if name not in missing.split("|"))

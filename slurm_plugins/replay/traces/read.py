@@ -29,5 +29,7 @@ def read(path: Path) -> Reading:
     for kind in KINDS:
         if kind.knows(head):
             return kind.read(path)
+    if head[:1].isdigit() and head.count("|") > 3:
+        raise TraceError(f"{path}: its first line has no names of fields", "export without --noheader")
     told = ", ".join(kind.told for kind in KINDS)
     raise TraceError(f"{path} is no trace of a known kind: {told}", f"export with: {EXPORT}")
