@@ -6,7 +6,8 @@ would speed up, and servers of the hungry stand beside servers of the frugal. He
 1. all jobs bid for the CPUs and the memory of one big machine, at prices that clear it: what each should have;
 2. the bidders are dealt to servers so that every server has its part of what was sold, the largest first, each to the
    server that has sold least;
-3. on each server the shares are the best ones of all that fit, found exactly;
+3. on each server the shares are the best ones of all that fit, found exactly (with more than `_MOST_STATES` sums on
+   the way, from a sample of them);
 4. where that falls short of the big machine, jobs of two servers change places.
 
 Nobody is below the proportional speed: a job's cheapest choice is no more than the proportional share, so whatever the

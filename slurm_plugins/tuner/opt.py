@@ -25,18 +25,11 @@ class Ideal:
         return sum(self.speeds.values())
 
 
-def opt(
-    requests: Sequence[Request],
-    servers: int,
-    shape: Shape,
-    seconds: float = 60.0,
-    *,
-    on_servers: bool = False,
-) -> Ideal:
+def opt(requests: Sequence[Request], servers: int, shape: Shape, seconds: float = 60.0) -> Ideal:
     """Program 1: one point of its curve a job, the largest sum of speeds, none below proportional.
 
-    On one big machine eight GPUs could have 12 CPUs each, which no server of 24 CPUs can give them; with `on_servers`
-    only points that a job's part on one server leaves possible.
+    On one big machine eight GPUs could have 12 CPUs each, which no server of 24 CPUs can give them: for gangs see
+    `whole`.
 
     Raises:
         ValueError: the jobs do not fit, or HiGHS found no proven optimum in `seconds`.
@@ -51,7 +44,6 @@ def opt(
         for row, request in enumerate(requests)
         for share, speed in request.curve.points
         if speed >= request.curve.speed(fair)
-        and not (on_servers and not share.within(_most(request.gpus, shape)))
     ]
     count = len(points)
     one = csr_array((np.ones(count), ([p[0] for p in points], range(count))), shape=(len(requests), count))
@@ -124,11 +116,6 @@ def whole(requests: Sequence[Request], servers: int, shape: Shape, seconds: floa
     if found.mip_dual_bound is None or found.status == 2:
         raise ValueError(f"{len(requests)} jobs do not fit whole on {servers} servers: {found.message}")
     return float(-found.mip_dual_bound)
-
-
-def _most(gpus: int, shape: Shape) -> Share:
-    here = min(gpus, shape.gpus)
-    return Share(shape.cpus / here, shape.memory / here)
 
 
 def spread(
