@@ -1,6 +1,6 @@
 """Synergy's algorithms beside their paper and artifact: the tables of docs/algorithms.md.
 
-    python -m tests.bench.tuner                       all of it, small: some minutes
+    python -m tests.bench.tuner                       all of it, small: five to ten minutes of CPU
     python -m tests.bench.tuner --table loads --seeds 5
 
 Tables: static, dynamic, loads, opt, time, replay. The static one and the replay's need files of ../shared/data.
@@ -305,9 +305,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     names = ("static", "dynamic", "loads", "opt", "time", "replay")
     parser.add_argument("--table", action="append", choices=names, help="which; all by default")
     parser.add_argument("--seeds", type=int, default=1, help="of dynamic and loads")
-    parser.add_argument("--mixes", type=int, default=200, help="of opt")
+    parser.add_argument("--mixes", type=int, default=50, help="of opt; the documents have 200")
     parser.add_argument("--order", action="append", choices=ORDERS, help="of loads; all by default")
-    parser.add_argument("--load", action="append", type=float, help="jobs/h, of loads; 5 and 9 by default")
+    parser.add_argument("--load", action="append", type=float, help="jobs/h, of loads; 9 by default")
     parser.add_argument(
         "--slow", action="store_true", help="program 2 of OPT at every size, which takes minutes"
     )
@@ -323,7 +323,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if "dynamic" in tables:
         dynamic(chosen.seeds)
     if "loads" in tables:
-        loads(chosen.seeds, chosen.order or ORDERS, chosen.load or (5.0, 9.0))
+        loads(chosen.seeds, chosen.order or ORDERS, chosen.load or (9.0,))
     if "opt" in tables:
         against_opt(chosen.mixes)
     if "time" in tables:
