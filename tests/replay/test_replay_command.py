@@ -166,6 +166,14 @@ def test_remedies_multiply_policies(told, tmp_path):
     none, gsub = json.loads(out)["runs"]
     assert code == 0 and (none["name"], gsub["name"]) == ("fifo+skip, none", "fifo+skip, gsub")
     assert none["bill"]["struck"] == gsub["bill"]["struck"] > 0 and gsub["bill"]["rescued"] > 0
+    code, out, _ = told("generate:jobs=300,per_hour=100,like=philly", "--nodes", "20x8", "--policy", "fifo+skip",
+                        "--remedy", "none", "--remedy", "gsub")  # fmt: skip
+    lost, saved = (
+        [float(word.replace(",", "")) for word in re.findall(r"-?[\d,]+\.\d", line)][:2]
+        for line in out.splitlines()
+        if line.startswith(("GPU-hours lost", "GPU-hours saved"))
+    )
+    assert saved == [0.0, pytest.approx(lost[0] - lost[1], abs=0.2)]
     code, out, _ = told("generate:jobs=300,per_hour=100,like=philly", "--nodes", "20x8", "--remedy", "gsub")
     assert code == 0 and "compare GPU-hours" in out and "of them passed later" in out
 
