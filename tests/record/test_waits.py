@@ -26,9 +26,11 @@ def test_what_jobs_waited_for(record: Recorded) -> None:
     waits = record.submit(*node, "-J", "waits", script="sleep 1")
     after = record.submit("-w", "n2", "--gpus=1", f"--dependency=afterany:{waits}", script="sleep 1")
     array = record.submit(*node, "-J", "array", "--array=1-2", script="sleep 1")
+    # Starts and ends make the keeper look sooner than every 30 s
+    news = record.submit("-w", "n4", "--gpus=1", "-J", "news", "--array=1-20%1", script="sleep 1")
     first = _looks(record)
     record.wait_for("looks at the queue", lambda: _looks(record) >= first + LOOKS or None)
-    record.cluster.run(["scancel", str(blocker)], user=record.user, check=True)
+    record.cluster.run(["scancel", str(blocker), str(news)], user=record.user, check=True)
     for job in (waits, after, array):
         record.complete(job)
 
