@@ -5,13 +5,14 @@ from __future__ import annotations
 import gzip
 import os
 import random
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from slurm_plugins.replay.traces import TraceError, read
+from slurm_plugins.replay.traces import Reading, TraceError, read
 from slurm_plugins.replay.traces.generate import Drawn, generate, generated
 from slurm_plugins.replay.traces.openb import is_nodes, nodes_of
 from slurm_plugins.tuner.draws import poisson
@@ -29,6 +30,11 @@ def data(name: str) -> Path:
     return path
 
 
+@cache
+def reading(name: str) -> Reading:
+    return read(data(name))
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "jobs", "gpus", "hours"),
     [
@@ -42,7 +48,7 @@ def data(name: str) -> Path:
     ],
 )
 def test_published_traces(name, kind, jobs, gpus, hours):
-    made = read(data(name))
+    made = reading(name)
     trace = made.trace
     assert (made.kind, len(trace)) == (kind, jobs)
     assert not gpus or trace["gpus"].sum() == gpus
@@ -53,7 +59,7 @@ def test_published_traces(name, kind, jobs, gpus, hours):
 
 
 def test_alibabas_pods_and_the_nodes_beside_them():
-    made = read(data("openb_pods.csv.gz"))
+    made = reading("openb_pods.csv.gz")
     assert made.trace.left_out == {"never started": 897}
     assert (
         made.notes[0].startswith("2,573 jobs asked for a part of a GPU") and "openb_nodes" in made.notes[-1]
@@ -167,7 +173,7 @@ def test_gavels_jobs_are_those_of_the_tuners_simulator():
 
 
 def test_phillys_run_times_and_sizes_are_the_traces():
-    real = read(data("philly_jobs.csv.gz")).trace
+    real = reading("philly_jobs.csv.gz").trace
     drawn = generate(Drawn(jobs=30_000, like="philly", seed=3))
     for low, high in pairwise((1, 2, 5, 9)):
         of = [trace["work"][(trace["gpus"] >= low) & (trace["gpus"] < high)] for trace in (real, drawn)]
