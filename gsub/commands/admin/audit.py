@@ -10,6 +10,7 @@ import click
 from gsub.commands.admin.reasons import window
 from gsub.commands.admin.store import cluster_of, of_store, opened, telling
 from gsub.errors import USAGE, UserError
+from gsub.page_file import put, refuse
 from gsub.term import counting
 
 if TYPE_CHECKING:
@@ -73,7 +74,6 @@ def audit(  # noqa: PLR0917 - click gives them by their names
     says how many attempts it rests on, and of how many something is not known. Run this where the store can be
     reached. JSON, CSV, Parquet and HTML are split by all that --by knows, unless it is given.
     """
-    from gsub.page_file import put, refuse
     from profiler.wording import plain
 
     if sum((as_json, csv is not None, parquet is not None, html is not None)) > 1:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import click
 
 from gsub.errors import USAGE, UserError
+from gsub.page_file import put, refuse
 
 if TYPE_CHECKING:
     from gsub.replay_view import Compared
@@ -121,7 +122,7 @@ def replay(  # noqa: PLR0917 - click gives them by their names
         raise UserError("--cluster and --nodes exclude each other", fix="give one of them", exit_code=USAGE)
     with _telling():
         if html is not None:
-            _refuse(html)
+            refuse(html, "replay")
         reading = _narrowed(_read(trace), since, until, gpu_jobs=gpu_jobs)
         made = _compared(
             reading,
@@ -375,34 +376,9 @@ def _put(made: Compared, *, as_json: bool, html: Path | None) -> None:
 
         print(msgspec.json.encode(as_data(made)).decode())
     elif html is not None:
-        _put_page(html, made)
+        from gsub.replay_page import page
+
+        put(html, page(made), "replay")
         print(f"{plain(str(html))}: {len(made.trace):,} jobs, {len(made.columns)} columns")
     else:
         show(made)
-
-
-def _refuse(file: Path) -> None:
-    """Refuse a file that is there already. Raises UserError."""
-    if os.path.lexists(file):
-        raise UserError(
-            f"{file} is there already; nothing was written",
-            fix="name a file that is not there yet, like replay-$(date +%F).html",
-            exit_code=USAGE,
-        )
-
-
-def _put_page(file: Path, made: Compared) -> None:
-    """Write the page. Raises UserError, and then nothing is there."""
-    from gsub.replay_page import page
-    from profiler.whole_file import put
-
-    text = page(made).encode(errors="replace")
-    _refuse(file)
-    try:
-        put(file, text)
-    except OSError as error:
-        raise UserError(
-            f"{file} cannot be written; nothing is left of it",
-            why=error.strerror or str(error),
-            fix="make room there, or name a file on another disk",
-        ) from error

@@ -10,6 +10,7 @@ import click
 from gsub.commands.admin.reasons import window
 from gsub.commands.admin.store import cluster_of, of_store, opened, telling
 from gsub.errors import USAGE, UserError
+from gsub.page_file import put, refuse
 from gsub.term import counting
 
 __all__ = ["shadow"]
@@ -56,7 +57,6 @@ def shadow(  # noqa: PLR0917 - click gives them by their names
         raise UserError("--partition names nothing", fix="name one, or leave it out", exit_code=USAGE)
     if as_json and html is not None:
         raise UserError("--json and --html exclude each other", fix="give one of them", exit_code=USAGE)
-    from gsub.page_file import put, refuse
     from gsub.site import read_site
 
     site = read_site(os.environ)
