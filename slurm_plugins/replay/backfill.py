@@ -11,6 +11,7 @@ select/cons_tres (22.05); sched_config.html. Times here are whole seconds since 
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -140,15 +141,6 @@ def soonest(
     return None
 
 
-@dataclass(slots=True)
-class _Stretch:
-    """A stretch of time, and the nodes that are nobody's in it."""
-
-    begin: int
-    end: int
-    free: Mask
-
-
 class Plan:
     """Nodes that nobody has been promised, by stretches of time.
 
@@ -161,65 +153,57 @@ class Plan:
         self.resolution, self.newer = resolution, newer
         self._more = resolution - 1 if newer else 0
         self.begin, self.end = self._rounded(begin), self._rounded(end)
-        self.stretches = [_Stretch(self.begin, self.end, np.ones(nodes, np.bool_))]
+        self._begins, self._ends = [self.begin], [self.end]
+        self._free = np.ones((1, nodes), np.bool_)  # a row a stretch
 
     def free(self, may: Mask, begin: int, end: int) -> tuple[Mask, int]:
         """Nodes of `may` that are free all the time; and when to try again: the first moment after that at which others
         become free, 0: never."""
-        found, later = may.copy(), 0
-        last = len(self.stretches) - 1
-        for number, one in enumerate(self.stretches):
-            if one.end <= begin:
-                continue
-            if not later and number < last:
-                others = may & self.stretches[number + 1].free & ~(found & one.free)
-                later = one.end if others.any() else 0
-            if one.begin > end:
-                break
-            found &= one.free
-        return found, later
+        first = bisect_right(self._ends, begin)
+        after = bisect_right(self._begins, end, first)  # the first that begins too late
+        found = may & self._free[first:after].all(axis=0)
+        # up to each stretch: whether others than those free until its end are free in the next
+        last = min(after + 1, len(self._ends) - 1)
+        if first >= last:
+            return found, 0
+        until = np.logical_and.accumulate(self._free[first:last], axis=0)
+        others = np.flatnonzero((may & self._free[first + 1 : last + 1] & ~until).any(axis=1))
+        return found, self._ends[first + int(others[0])] if len(others) else 0
 
     def clash(self, nodes: NDArray[np.int64], begin: int, end: int) -> bool:
         """Whether one of the nodes is promised to somebody in this time, which is rounded to the resolution."""
-        begin, end = self._rounded(begin), self._rounded(end + self._more)
-        return any(
-            one.end > begin and one.begin < end and not one.free[nodes].all() for one in self.stretches
-        )
+        first = bisect_right(self._ends, self._rounded(begin))
+        after = bisect_left(self._begins, self._rounded(end + self._more), first)
+        return not self._free[first:after][:, nodes].all()
 
     def promise(self, nodes: NDArray[np.int64], begin: int, end: int) -> None:
         """The nodes are somebody's in this time, rounded to the resolution, at least one of that."""
         begin = max(self._rounded(begin), self.begin)
         end = max(self._rounded(end + self._more), begin + self.resolution)
-        first = next((n for n, one in enumerate(self.stretches) if one.end >= begin), None)
-        if first is None:
+        first = bisect_left(self._ends, begin)
+        if first == len(self._ends):
             return
-        if self.stretches[first].end > begin:
+        if self._ends[first] > begin:
             self._cut(first, begin)
-        after = len(self.stretches)
-        for number in range(first + 1, len(self.stretches) + 1):
-            if number == len(self.stretches):
-                break
-            one = self.stretches[number]
-            if end < one.end:
-                self._cut(number, end)
-            one.free[nodes] = False
-            if end == one.end:
-                after = number + 1
-                break
+        number = bisect_left(self._ends, end, first + 1)
+        if number < len(self._ends) and self._ends[number] > end:
+            self._cut(number, end)
+        after = min(number + 1, len(self._ends))
+        self._free[first + 1 : after, nodes] = False
         self._join(max(first - 1, 0), after)
 
     def _cut(self, number: int, at: int) -> None:
-        one = self.stretches[number]
-        self.stretches.insert(number + 1, _Stretch(at, one.end, one.free.copy()))
-        one.end = at
+        self._begins.insert(number + 1, at)
+        self._ends.insert(number, at)
+        self._free = np.insert(self._free, number, self._free[number], axis=0)
 
     def _join(self, first: int, after: int) -> None:
-        for number in range(first, min(after, len(self.stretches) - 1)):
-            one, other = self.stretches[number : number + 2]
-            if (one.free == other.free).all():
-                one.end = other.end
-                del self.stretches[number + 1]
-                return
+        rows = self._free[first : after + 1]
+        same = np.flatnonzero((rows[1:] == rows[:-1]).all(axis=1))
+        if len(same):
+            number = first + int(same[0])
+            del self._ends[number], self._begins[number + 1]
+            self._free = np.delete(self._free, number, axis=0)
 
     def _rounded(self, at: int) -> int:
         return at // self.resolution * self.resolution

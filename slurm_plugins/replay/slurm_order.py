@@ -203,7 +203,8 @@ class Priorities:
     def learn(self, trace: Trace, rate: Sequence[float]) -> None:
         """What no column tells of a job's priority, nice above all: from the one that was recorded at submission.
 
-        The usage of that moment is worked out from when jobs really ran. Leaves the tree as it was.
+        The usage of that moment is worked out from when jobs really ran. Leaves the tree as it was. Nothing is learnt
+        where most jobs' priorities differ from the rules': other rules are tried than those of the record.
         """
         known = np.flatnonzero(np.isfinite(trace["priority"]) & (trace["priority"] > 0)).tolist()
         if not known:
@@ -243,10 +244,12 @@ class Priorities:
                     self.submit(row, when)
                     compare(row)
                 fresh.append(row)
-        for row, more in nearest.items():
-            if abs(more) > _ROUNDING:
-                self.fixed[row] += round(more)
         self.tree = tree
+        untold = {row: round(more) for row, more in nearest.items() if abs(more) > _ROUNDING}
+        # Most jobs have no nice. Where most differ, these are not the rules by which the record was made
+        if 2 * len(untold) < len(nearest):
+            for row, more in untold.items():
+                self.fixed[row] += more
 
     def ticks(self, since: float, until: float) -> list[float]:
         """The recalculations from the last before `since` on."""

@@ -124,11 +124,22 @@ def test_nice_is_learnt_from_the_priority_that_was_recorded():
         replace(JOB, began=5.0, priority=1500.0),
         replace(JOB, job=2, arrival=10.0, began=20.0, priority=1300.0),
         replace(JOB, job=3, arrival=10.0, began=20.0),
+        replace(JOB, job=4, arrival=12.0, began=20.0, priority=1500.0),
     ]
     found = Priorities(Trace.of(jobs), rules, THERE)
     before = found.fixed.copy()
+    found.learn(Trace.of(jobs), [64.0] * 4)
+    assert (found.fixed - before).tolist() == [0, -200, 0, 0]
+
+
+def test_other_rules_than_the_records_are_not_undone_by_it():
+    jobs = [
+        replace(JOB, job=number, arrival=float(number), began=50.0, priority=900.0) for number in range(3)
+    ]
+    found = Priorities(Trace.of(jobs), replace(RULES, partition=500.0), THERE)
+    before = found.fixed.copy()
     found.learn(Trace.of(jobs), [64.0] * 3)
-    assert (found.fixed - before).tolist() == [0, -200, 0]
+    assert (found.fixed == before).all()
 
 
 # --- slurm.conf -----------------------------------------------------------------------------------------------------
