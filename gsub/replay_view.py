@@ -70,8 +70,8 @@ def head(it: Compared) -> Iterator[str]:
     """What was replayed where, what is left out, what was supposed. Plain text, harmless."""
     trace, cluster = it.trace, it.cluster
     hours = float((trace["gpus"] * trace["work"]).sum()) / 3600
-    days = float(trace["arrival"].max() - trace["arrival"].min()) / 86400
-    when = f"over {days:,.1f} days" if days >= 0.05 else "all at once"
+    lasts = float(trace["arrival"].max() - trace["arrival"].min())
+    when = f"over {span(lasts)}" if lasts else "all at once"
     if trace.zero:
         first, last = (trace.zero + float(one) for one in (trace["arrival"].min(), trace["arrival"].max()))
         when = f"{_day(first)} to {_day(last)}, {when}"

@@ -160,6 +160,25 @@ def test_slurms_own_rules_come_from_its_files(told, tmp_path):
     assert code == 2 and "no such file" in err
 
 
+def test_a_real_clusters_export_replays_near_its_record(told):
+    """Jobs of a development cluster, with its slurm.conf, shares and QOS: half of the starts within half a minute."""
+    folder = Path(__file__).parents[1] / "data/replay/slurm-22.05"
+    rules = (
+        "--cluster",
+        folder / "slurm.conf",
+        "--qos",
+        folder / "qos.psv",
+        "--shares",
+        folder / "sshare.psv",
+    )
+    code, out, err = told(folder / "export.psv", *rules, "--policy", "slurm", "--json")
+    assert code == 0, err
+    slurm, was = json.loads(out)["runs"]
+    assert slurm["figures"]["jobs"] == slurm["figures"]["finished"] == 150 == was["figures"]["finished"]
+    assert slurm["figures"]["start_error"]["p50"] < 30
+    assert slurm["figures"]["wait"]["mean"] == pytest.approx(was["figures"]["wait"]["mean"], rel=0.25)
+
+
 def test_remedies_multiply_policies(told, tmp_path):
     code, out, _ = told("generate:jobs=300,per_hour=100,like=philly", "--nodes", "20x8", "--policy", "fifo+skip",
                         "--remedy", "none", "--remedy", "gsub", "--json")  # fmt: skip
