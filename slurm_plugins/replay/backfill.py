@@ -28,6 +28,8 @@ __all__ = ["Held", "Plan", "Start", "cycle", "look", "soonest"]
 Start: TypeAlias = Callable[[int, NDArray[np.int64]], None]
 """A job starts on these nodes now: takes them from the state."""
 _FIRST_WINDOW: Final = 30
+NEWEST: Final = (26, 5)
+"""The first release that plans as 26.05 does."""
 NEWER: Final = (23, 2)
 """Releases from here on are taken to plan as 24.11 does."""
 
@@ -92,13 +94,14 @@ def look(now: Now, waiting: Iterable[Asking], start: Start, depth: int) -> int:
 
 
 def soonest(
-    now: Now, need: Need, among: Mask, at: int, *, begin: int = 0, until: int = 0
+    now: Now, need: Need, among: Mask, at: int, *, begin: int = 0, until: int = 0, there: bool = False
 ) -> tuple[int, NDArray[np.int64]] | None:
     """When and where a job could start on these nodes if every running one ran until its limit; None: never.
 
     Running jobs are taken away in the order of their limits, those close to each other at once: the further ahead,
     the coarser (windows of 30, 60, 120 s...), as Slurm does it. `begin`: those whose limits are over before that are
-    gone from the outset. `until`: look no further; 0: as far as need be.
+    gone from the outset. `until`: look no further; 0: as far as need be. `there`: of those that are gone, only who
+    holds the nodes that were found counts for when, as in 26.05; else the last of all.
     """
     if begin <= at:
         nodes = now.places.choose(among & now.state.fits(need), need, now.state)
@@ -134,7 +137,8 @@ def soonest(
             return None
         nodes = now.places.choose(among & future.fits(need), need, future)
         if nodes is not None:
-            return max(last.until, at + 1), nodes
+            ends = [one.until for one in held[:place] if not there or np.isin(one.nodes, nodes).any()]
+            return max(ends[-1] if ends and there else last.until, at + 1), nodes
         window *= 2
         while place < len(held) and held[place].until > edge + window:
             window *= 2
@@ -148,10 +152,12 @@ class Plan:
     thinks of trying again.
     """
 
-    def __init__(self, nodes: int, begin: int, end: int, resolution: int, *, newer: bool = True) -> None:
-        """`newer`: as 24.11 plans, which rounds ends up to the resolution; 22.05 rounds them down."""
-        self.resolution, self.newer = resolution, newer
-        self._more = resolution - 1 if newer else 0
+    def __init__(
+        self, nodes: int, begin: int, end: int, resolution: int, *, release: tuple[int, int] = NEWER
+    ) -> None:
+        """`release`: 24.11 rounds ends up to the resolution; 22.05 rounds them down."""
+        self.resolution, self.newer, self.newest = resolution, release >= NEWER, release >= NEWEST
+        self._more = resolution - 1 if self.newer else 0
         self.begin, self.end = self._rounded(begin), self._rounded(end)
         self._begins, self._ends = [self.begin], [self.end]
         self._free = np.ones((1, nodes), np.bool_)  # a row a stretch
@@ -211,8 +217,9 @@ class Plan:
 
 def cycle(now: Now, waiting: Sequence[Asking], start: Start, at: int, rules: SlurmRules) -> int:
     """One cycle of backfill at a moment; how many it started."""
-    newer = rules.release >= NEWER
-    plan = Plan(now.places.count, at, at + int(rules.bf_window_s), rules.bf_resolution_s, newer=newer)
+    plan = Plan(
+        now.places.count, at, at + int(rules.bf_window_s), rules.bf_resolution_s, release=rules.release
+    )
     started = promised = 0
     tried: Counter[str] = Counter()
     for number, job in enumerate(waiting):
@@ -253,7 +260,7 @@ def _place(
             if only_now:
                 found = _now(now, need, among, at)
             elif plan.newer:
-                found = soonest(now, need, among, at, begin=begin, until=later)
+                found = soonest(now, need, among, at, begin=begin, until=later, there=plan.newest)
             else:
                 found = soonest(now, need, among, at)
         if found is None:

@@ -94,7 +94,7 @@ def test_a_place_begins_with_its_minute(limit, rules, expected):
 def test_releases_round_the_end_of_a_place_differently():
     # from 30 s on for 60 s: until 60 or until 120; so the second has its place at 60 or at 120
     for release, later in (((22, 5), 60), ((24, 11), 120)):
-        plan = Plan(1, AT, AT + 86400, 60, newer=release >= (23, 2))
+        plan = Plan(1, AT, AT + 86400, 60, release=release)
         plan.promise(np.array([0]), AT + 30, AT + 90)
         assert plan.free(np.ones(1, np.bool_), AT, AT + 60)[1] == AT + later
 
@@ -201,3 +201,12 @@ def test_from_26_05_on_a_job_of_one_node_takes_the_first():
     for first_of_all, taken in ((False, [3]), (True, [0])):
         places = Places(Cluster("hand", groups), first_of_all=first_of_all)
         assert places.choose(np.ones(4, np.bool_), node(), places.idle()).tolist() == taken
+
+
+def test_from_26_05_on_only_who_holds_the_node_counts_for_when():
+    # both ends are taken together; the node of the first is enough
+    now = scene(2, [((0,), 10), ((1,), 20)])
+    both = np.ones(2, np.bool_)
+    for there, expected in ((False, 20), (True, 10)):
+        when, nodes = soonest(now, node(), both, AT, there=there) or (0, np.array([]))
+        assert (when - AT, nodes.tolist()) == (expected, [0])
