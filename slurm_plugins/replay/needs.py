@@ -200,9 +200,9 @@ class Needs:
                     # GPUs that do not divide evenly: as few nodes as those under so few leaves.
                     nodes, part = len(parts), need.nodes / len(parts)
                     return replace(best, nodes=nodes, cpus=need.cpus * part, memory=need.memory * part)
-        parts = [count(need.gpus if need.uneven else need.each, "GPU")] if need.gpus else []
-        parts += [f"{need.cpus:g} CPUs"] * bool(need.cpus) + [f"{need.memory:g} MiB"] * bool(need.memory)
-        asked = " with ".join((parts[0], ", ".join(parts[1:]))) if parts[1:] else parts[0]
+        words = [count(need.gpus if need.uneven else need.each, "GPU")] if need.gpus else []
+        words += [f"{need.cpus:g} CPUs"] * bool(need.cpus) + [f"{need.memory:g} MiB"] * bool(need.memory)
+        asked = " with ".join((words[0], ", ".join(words[1:]))) if words[1:] else words[0]
         if need.nodes > 1 and not need.uneven:
             asked = f"{need.nodes} nodes of {asked}"
         return replace(need, why=f"the cluster has no {asked} that it may use")

@@ -59,6 +59,7 @@ TRADE: Final = (
     "philly+worth",
     "philly+even",
     "philly+noquotas",
+    "philly+strict+noquotas",
     "philly+quotas",
     "philly+pack",
     "philly+spread",
@@ -203,29 +204,28 @@ def of_size(trace: Trace, size: str) -> np.ndarray:
     return (trace["gpus"] >= low) & (trace["gpus"] <= high) & (trace["work"] >= 60)
 
 
-def causes(trace: Trace, done: Replayed) -> None:
-    """Occurrences and hours of delay by size."""
+def causes(trace: Trace, done: Replayed, beside: bool) -> None:
+    """Occurrences and hours of delay by size; `beside`: with what the paper counted."""
     wait = done.started - trace["arrival"]
     fair = done.waited["fair_share"]
     for size in SIZES:
         rows = of_size(trace, size)
         late = rows & (wait > 1)
         by_share = int((late & (fair > wait / 2)).sum())
-        count, paper = int(late.sum()), TABLE_2.get(size)
+        count, paper = int(late.sum()), TABLE_2.get(size) if beside else None
         hours = {name: seconds[rows].sum() / 3600 for name, seconds in done.waited.items()}
-        beside = f", Table 2: {paper[0] / sum(paper):.1%}" if paper else ""
+        noted = f", Table 2: {paper[0] / sum(paper):.1%}" if paper else ""
         print(
             f"    {size:>4} GPUs: {int(rows.sum()):6} jobs, {count:5} delayed, by fair share {by_share:4} "
-            f"({by_share / max(count, 1):.1%}{beside}); hours "
+            f"({by_share / max(count, 1):.1%}{noted}); hours "
             + ", ".join(
                 f"{name} {hours[name]:.0f}" for name in ("fair_share", "fragmentation", "resources", "order")
             )
         )
     within = sum(done.waited[name].sum() for name in ("fragmentation", "resources", "order"))
     everything = sum(seconds.sum() for seconds in done.waited.values())
-    print(
-        f"    of all waiting, within quota and without a place: {within / max(everything, 1e-9):.0%} (paper: ~80 %)"
-    )
+    seen = " (paper: ~80 %)" if beside else ""
+    print(f"    of all waiting, within quota and without a place: {within / max(everything, 1e-9):.0%}{seen}")
 
 
 def trade(trace: Trace, cluster: Cluster, policies: Sequence[str], *, by_cause: Sequence[str] = ()) -> None:
@@ -255,7 +255,7 @@ def trade(trace: Trace, cluster: Cluster, policies: Sequence[str], *, by_cause: 
             flush=True,
         )
         if text in by_cause:
-            causes(trace, done)
+            causes(trace, done, trace.name.startswith("philly"))
 
 
 def philly(args: argparse.Namespace) -> None:
@@ -269,7 +269,7 @@ def philly(args: argparse.Namespace) -> None:
         trace,
         cluster,
         args.policy or TRADE,
-        by_cause=("philly", "philly+strict", "philly+quotas", "philly+noquotas"),
+        by_cause=("philly", "philly+strict", "philly+quotas", "philly+strict+noquotas"),
     )
 
 
