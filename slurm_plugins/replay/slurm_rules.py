@@ -152,7 +152,7 @@ class SlurmRules:
         given: dict[str, Any] = {}
         for key, (name, read) in _KEYS.items():
             value = conf.value(key)
-            if value is not None:
+            if value is not None and value != "(null)":
                 given[name] = _read(key, value, read)
         given |= _scheduler(conf.value("SchedulerParameters") or "")
         flags = (conf.value("PriorityFlags") or "").lower().split(",")

@@ -206,7 +206,12 @@ def test_a_value_that_cannot_be_read_is_told(text, told):
 
 
 @pytest.mark.parametrize(
-    "table", ["", "Account|User\nlab|ann", "Account|User|RawShares|RawUsage\nlab|ann|x|0"]
+    "table",
+    [
+        "",
+        "Account|User\nlab|ann",
+        *(f"Account|User|RawShares|RawUsage\nlab|ann|{told}" for told in ("x|0", "nan|0", "-4|0", "1|inf")),
+    ],
 )
 def test_a_table_that_is_none_of_sshare(table):
     with pytest.raises(ValueError, match=r"sshare|could not convert"):
