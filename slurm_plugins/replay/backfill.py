@@ -215,8 +215,16 @@ class Plan:
         return at // self.resolution * self.resolution
 
 
-def cycle(now: Now, waiting: Sequence[Asking], start: Start, at: int, rules: SlurmRules) -> int:
-    """One cycle of backfill at a moment; how many it started."""
+def cycle(
+    now: Now,
+    waiting: Sequence[Asking],
+    start: Start,
+    at: int,
+    rules: SlurmRules,
+    *,
+    planned: set[int] | None = None,
+) -> int:
+    """One cycle of backfill at a moment; how many it started. `planned` gets the rows for which it found a place."""
     plan = Plan(
         now.places.count, at, at + int(rules.bf_window_s), rules.bf_resolution_s, release=rules.release
     )
@@ -233,6 +241,8 @@ def cycle(now: Now, waiting: Sequence[Asking], start: Start, at: int, rules: Slu
         if found is None:
             continue
         when, nodes = found
+        if planned is not None:
+            planned.add(job.row)
         if when <= at:
             start(job.row, nodes)
             started += 1

@@ -142,6 +142,8 @@ class Priorities:
         nodes, cpus = there.get("node", 1.0), there.get("cpu", 1.0)
         self.pairs = list(zip(trace.text("account").tolist(), trace.text("user").tolist(), strict=True))
         self.arrival: Floats = np.floor(trace["arrival"])
+        self.tested: set[int] = set()
+        """Jobs for which backfill has found a place: from then on all their CPUs count."""
         self.tree = self._tree()
         self.at_first: Floats = np.zeros(len(trace))
         self.fixed: Floats = self._fixed(trace, nodes, cpus, there)
@@ -163,8 +165,7 @@ class Priorities:
         sign = -1.0 if rules.favor_small else 1.0
         size = np.where(held_cpus > 0, (size + held_cpus / max(cpus, 1.0)) / 2, size)
         fixed = trace["weight"] + rules.job_size * (sign * size + (1.0 if rules.favor_small else 0.0))
-        # CPUs that come with GPUs count from the first test of where the job could run: in practice, from the next
-        # recalculation on
+        # CPUs that come with GPUs are known once backfill has found out where the job could run
         less = np.where(asked_cpus > 0, asked_cpus - held_cpus, 0.0) / max(cpus, 1.0) / 2
         self.at_first = sign * rules.job_size * less
         queues = trace.words["queue"]
@@ -185,7 +186,8 @@ class Priorities:
 
     def submit(self, row: int, now: float) -> None:
         """A job comes into the queue."""
-        self._set([row], now, float(self.at_first[row]))
+        self.tested.discard(row)
+        self._set([row], now)
 
     def recalculate(
         self, now: float, waiting: Sequence[int], running: Iterable[tuple[int, float, float]]
@@ -232,9 +234,12 @@ class Priorities:
             elif kind == 2:
                 factors = self.tree.factor
                 fresh = [row for row in fresh if when - self.arrival[row] < _WRITTEN]
-                self.recalculate(when, fresh, ((one, float(began[one]), rate[one]) for one in running))
-                for one in fresh:
-                    compare(one)
+                self.recalculate(when, [], ((one, float(began[one]), rate[one]) for one in running))
+                # by then backfill may have found a place for them, or not
+                for self.tested in (set(), set(fresh)):
+                    self._set(fresh, when)
+                    for one in fresh:
+                        compare(one)
                 fresh = []
             else:
                 # which second of the minute came first, the books do not tell
@@ -244,7 +249,7 @@ class Priorities:
                     self.submit(row, when)
                     compare(row)
                 fresh.append(row)
-        self.tree = tree
+        self.tree, self.tested = tree, set()
         untold = {row: round(more) for row, more in nearest.items() if abs(more) > _ROUNDING}
         # Most jobs have no nice. Where most differ, these are not the rules by which the record was made
         if 2 * len(untold) < len(nearest):
@@ -259,7 +264,7 @@ class Priorities:
         first = math.floor(self.calc_at) + math.floor((since - math.floor(self.calc_at)) / period) * period
         return [first + number * period for number in range(max(0, math.ceil((until - first) / period)) + 1)]
 
-    def _set(self, rows: Sequence[int], now: float, more: float = 0.0) -> None:
+    def _set(self, rows: Sequence[int], now: float) -> None:
         rules = self.rules
         for row in rows:
             age = (
@@ -267,5 +272,6 @@ class Priorities:
             )
             fair = self.tree.factor.get(self.pairs[row], 0.0) if rules.fairshare else 0.0
             # Slurm keeps whole numbers, and 0 is for what is held
+            more = 0.0 if row in self.tested else float(self.at_first[row])
             whole = rules.age * age + rules.fairshare * fair + self.fixed[row] + more
             self.value[row] = max(1.0, math.floor(whole))

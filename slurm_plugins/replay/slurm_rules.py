@@ -73,9 +73,10 @@ class Shares:
             if account == "root" and not user:
                 continue
             # "parent": no share of its own; what its siblings have comes nearest
-            found[account, user] = Share(
-                1.0 if shares in ("parent", "") else float(shares), float(usage or 0)
-            )
+            one = Share(1.0 if shares in ("parent", "") else float(shares), float(usage or 0))
+            if not (0 <= one.shares < math.inf and 0 <= one.usage < math.inf):
+                raise ValueError(f"sshare: {account} {user} has {shares} shares and {usage} of usage")
+            found[account, user] = one
         return cls(found)
 
 

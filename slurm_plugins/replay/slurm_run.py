@@ -269,7 +269,8 @@ class _Slurm:
         self.books.count(when)
         among = [asking for _, asking in self.queue[: self.rules.bf_max_job_test or None]]
         at = math.floor(when) + self.zero
-        if among and backfill.cycle(self.now, among, self._starter(when), at, self.rules):
+        planned = self.priorities.tested
+        if among and backfill.cycle(self.now, among, self._starter(when), at, self.rules, planned=planned):
             self._wake_backfill(when)
         self.bf_busy = bool(self.queue)
 

@@ -72,10 +72,17 @@ def test_nice_and_what_a_site_adds():
     assert priority(rules, replace(JOB, queue="gpu")) == 250
 
 
-def test_cpus_that_come_with_gpus_count_from_the_first_recalculation_on():
-    rules, job = replace(RULES, job_size=1024.0), replace(JOB, cpus_asked=2.0)
-    assert priority(rules, job, again=False) == 260  # (2 / 4 + 2 / 256) / 2
-    assert priority(rules, job) == 384
+def test_cpus_that_come_with_gpus_count_once_backfill_has_found_a_place():
+    job = replace(JOB, cpus_asked=2.0)
+    found = Priorities(Trace.of([job]), replace(RULES, job_size=1024.0), THERE)
+    found.submit(0, 0.0)
+    assert found.value[0] == 260  # (2 / 4 + 2 / 256) / 2
+    found.recalculate(60.0, [0], [])
+    assert found.value[0] == 260
+    found.tested.add(0)
+    assert found.value[0] == 260
+    found.recalculate(120.0, [0], [])
+    assert found.value[0] == 384
 
 
 def test_fair_tree_ranks_level_by_level():
