@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from slurm_plugins.replay.backfill import Asking, Held, Now, Plan, cycle, look, soonest
-from slurm_plugins.replay.slurm_nodes import Need, Places
+from slurm_plugins.replay.slurm_nodes import Need, Places, State
 from slurm_plugins.replay.slurm_rules import SlurmRules
 from slurm_plugins.replay.values import Cluster, Nodes
 
@@ -22,7 +23,7 @@ def node(count: int = 1, queue: str = "") -> Need:
     return Need(count, 1, 1.0, 1.0, queue=queue)
 
 
-def scene(nodes: int, running: list[tuple[tuple[int, ...], int]], queues: tuple[str, ...] = ()) -> Now:
+def scene(nodes: int, running: Sequence[tuple[tuple[int, ...], int]], queues: tuple[str, ...] = ()) -> Now:
     """Nodes of one GPU; who runs where, and for how many more seconds by the limit. `queues`: one a node."""
     kinds = [Nodes(1, 1, 1.0, 1.0, partitions=frozenset({queue})) for queue in queues]
     places = Places(Cluster("hand", tuple(kinds) or (Nodes(nodes, 1, 1.0, 1.0),)))
@@ -51,8 +52,9 @@ def started(now: Now, jobs: list[Asking], rules: SlurmRules = RULES) -> list[int
     return found
 
 
-HALF_BUSY = [((0, 1), 600)]
-CASES = {
+Running = Sequence[tuple[tuple[int, ...], int]]
+HALF_BUSY: Running = [((0, 1), 600)]
+CASES: dict[str, tuple[int, Running, list[tuple[int, int]], list[int]]] = {
     "nobody waits for nothing": (4, [], [(4, 60)], [0]),
     "a short one goes ahead of a wide one": (4, HALF_BUSY, [(4, 600), (2, 300)], [1]),
     "one that would put it off does not": (4, HALF_BUSY, [(4, 600), (2, 900)], []),
@@ -182,25 +184,32 @@ def test_the_leaf_that_just_holds_it_then_the_largest(leaves, wanted, expected):
     assert (None if found is None else found.tolist()) == expected
 
 
+def chosen(places: Places, free: np.ndarray, need: Need, state: State) -> list[int]:
+    """Nodes that are chosen; a test wants some."""
+    found = places.choose(free, need, state)
+    assert found is not None
+    return list(map(int, found))
+
+
 def test_without_a_tree_runs_of_nodes_count():
     places = Places(Cluster("hand", (Nodes(7, 1, 1.0, 1.0),)))
     free = np.array([True, True, True, False, True, True, False])
-    assert places.choose(free, node(2), places.idle()).tolist() == [4, 5]
-    assert places.choose(free, node(3), places.idle()).tolist() == [0, 1, 2]
+    assert chosen(places, free, node(2), places.idle()) == [4, 5]
+    assert chosen(places, free, node(3), places.idle()) == [0, 1, 2]
 
 
 def test_the_least_loaded_node():
     places = Places(Cluster("hand", (Nodes(3, 2, 2.0, 2.0),)), least_loaded=True)
     state = places.idle()
     state.take(np.array([0]), node())
-    assert places.choose(state.fits(node()), node(), state).tolist() == [1]
+    assert chosen(places, state.fits(node()), node(), state) == [1]
 
 
 def test_from_26_05_on_a_job_of_one_node_takes_the_first():
     groups = tuple(Nodes(1, 1, 1.0, 1.0, leaf=f"leaf{leaf}") for leaf in (0, 0, 0, 1))
     for first_of_all, taken in ((False, [3]), (True, [0])):
         places = Places(Cluster("hand", groups), first_of_all=first_of_all)
-        assert places.choose(np.ones(4, np.bool_), node(), places.idle()).tolist() == taken
+        assert chosen(places, np.ones(4, np.bool_), node(), places.idle()) == taken
 
 
 def test_from_26_05_on_only_who_holds_the_node_counts_for_when():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ class Lived:
     trace: Trace
     cluster: Cluster
     rules: SlurmRules
-    moments: dict
+    moments: dict[str, Any]
 
 
 @pytest.fixture(scope="module", params=["slurm-22.05", "slurm-24.11"])
@@ -111,7 +112,8 @@ def test_waits_sum_up_to_the_wait(lived):
 def small(*jobs: Job, rules: SlurmRules = AT_ONCE, nodes: int = 1, **more) -> list[float]:
     """Starts on nodes of 8 GPUs."""
     trace = Trace.of(jobs)
-    return run(trace, Cluster.alike(nodes, 8, 64.0, 8000.0), rules, **more).started.tolist()
+    starts: list[float] = run(trace, Cluster.alike(nodes, 8, 64.0, 8000.0), rules, **more).started.tolist()
+    return starts
 
 
 def test_backfill_plans_with_limits_and_lives_with_run_times():

@@ -134,7 +134,7 @@ def test_a_fit_depends_neither_on_order_nor_on_units(rng, faster, larger):
 @settings(max_examples=8, deadline=None)
 @given(st.lists(st.tuples(placements, st.floats(1e-6, 1e9)), min_size=1, max_size=8))
 def test_any_runs_give_a_finite_model(rows):
-    model = fit([Point(*at, rate) for at, rate in rows])
+    model = fit([Point(batch, nodes, gpus, rate) for (batch, nodes, gpus), rate in rows])
     for value in (*model.rate(64, 1, 1), *model.rate(1536, 4, 8)):
         assert math.isfinite(value) and value > 0
     assert sum(model.weights) == pytest.approx(1)
