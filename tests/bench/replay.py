@@ -259,7 +259,7 @@ def trade(trace: Trace, cluster: Cluster, policies: Sequence[str], *, by_cause: 
 
 
 def philly(args: argparse.Namespace) -> None:
-    """Must show 2 of the replay: all jobs of Philly."""
+    """All jobs of Philly: the trade, and delays by cause."""
     trace = found("philly_jobs.csv.gz")
     if trace is None:
         return

@@ -3,7 +3,7 @@
     python -m tests.bench.tuner                       all of it, small: five to ten minutes of CPU
     python -m tests.bench.tuner --table loads --seeds 5
 
-Tables: static, dynamic, loads, opt, time, replay. The static one and the replay's need files of ../shared/data.
+Tables: static, dynamic, loads, opt, time, replay. The static one and the replay's need the published traces.
 """
 
 from __future__ import annotations
