@@ -144,6 +144,8 @@ class SlurmRules:
     def parse(cls, text: str, *, qos: str = "", sshare: str = "") -> SlurmRules:
         """From the text of a slurm.conf and, optional, of ``sacctmgr -P show qos`` and of ``sshare -alP``.
 
+        The release is told by a line ``SLURM_VERSION = 22.05.8``, as ``scontrol show config`` has it.
+
         >>> SlurmRules.parse("PriorityWeightAge=10\\nSchedulerParameters=bf_interval=5").bf_interval_s
         5.0
 
@@ -166,6 +168,9 @@ class SlurmRules:
         plugin = conf.value("TopologyPlugin")
         if plugin is not None:
             given["topology"] = plugin.endswith("tree")
+        version = re.match(r"(\d{2})\.(\d{2})", conf.value("SLURM_VERSION") or "")
+        if version:
+            given["release"] = int(version[1]), int(version[2])
         if qos:
             given["qos_priority"] = _qos(qos)
         if sshare:

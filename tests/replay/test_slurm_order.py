@@ -194,6 +194,11 @@ def test_slurms_defaults():
     assert (rules.bf_interval_s, rules.depth, rules.batch_delay_s) == (30.0, 100, 3.0)
 
 
+def test_the_release_by_what_scontrol_shows():
+    assert SlurmRules.parse("SLURM_VERSION           = 22.05.8\n").release == (22, 5)
+    assert SlurmRules.parse("").release == (24, 11)
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
