@@ -32,7 +32,7 @@ def in_turn(split: Sequence[float]) -> Iterator[Profile]:
 
     >>> models = in_turn((20, 70, 10))
     >>> [next(models).name for _ in range(6)]
-    ['alexnet', 'gnmt', 'm5', 'transformer', 'lstm', 'gnmt']
+    ['alexnet', 'gnmt', 'transformer', 'm5', 'lstm', 'gnmt']
     """
     kinds = tuple(MODELS)
     dealt = [0, 0, 0]
