@@ -149,7 +149,7 @@ class _Crew:
         finally:
             with _deaf():  # ^C comes twice from some: all the same nobody stays
                 for _, process in self.at.values():
-                    process.terminate()
+                    process.kill()  # it keeps nothing, and SIGTERM may be ignored here: children inherit that
                 for end, (_, process) in self.at.items():
                     process.join()
                     end.close()

@@ -40,7 +40,13 @@ def test_it_has_hooks_shim_and_units_and_neither_tests_nor_documents(wheel):
 
 
 # What nodes, hooks, login hosts and services run needs none of it.
-WITH_EXTRAS = ("profiler/report", "slurm_plugins/replay", "slurm_plugins/tuner/opt.py", "profiler/speed.py")
+WITH_EXTRAS = (
+    "profiler/report",
+    "slurm_plugins/replay",
+    "gsub/replay_page.py",  # what `gsub admin replay --html` imports, when it comes to that
+    "slurm_plugins/tuner/opt.py",
+    "profiler/speed.py",
+)
 
 
 def test_what_the_packages_leave_out_is_imported_by_reports_and_yardsticks_alone():

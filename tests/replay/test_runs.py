@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from slurm_plugins.replay.policy import Policy
 from slurm_plugins.replay.runs import Remedy, Run, RunError, side_by_side
 from slurm_plugins.replay.traces.generate import Drawn, generate
-from slurm_plugins.replay.values import Cluster
+from slurm_plugins.replay.values import Cluster, Job, Trace
 
 CLUSTER = Cluster.alike(8, 8, 96, 512_000)
 TRACE = generate(Drawn(jobs=400, per_hour=200.0, seed=4, sizes="philly"))
@@ -62,6 +63,21 @@ def test_a_policy_that_nothing_plans_by_is_named(processes):
         side_by_side([run(), bad], processes=processes)
 
 
+def test_nobody_stays_where_sigterm_is_ignored_and_what_is_told_fills_the_pipe():
+    """As under a shell or a service that ignores it: children inherit that, and one that tells waits for a reader."""
+    large = Trace.of([Job(number, 0.0, 60.0, gpus=8) for number in range(20_000)])
+    told = Run(large, CLUSTER, Policy.parse("fifo+pack"))
+    bad = Run(large, CLUSTER, Policy(name="mine", backfill="none"))
+    object.__setattr__(bad.policy, "order", "nothing of ours")
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with pytest.raises(RunError, match="mine"):
+            side_by_side([bad, told], processes=2)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not multiprocessing.active_children()
+
+
 _KILLED = """
 import os, signal
 from slurm_plugins.replay.policy import Policy
@@ -87,7 +103,7 @@ import sys
 from slurm_plugins.replay.policy import Policy
 from slurm_plugins.replay.runs import Run, side_by_side
 from slurm_plugins.replay.traces.generate import Drawn, generate
-from slurm_plugins.replay.values import Cluster
+from slurm_plugins.replay.values import Cluster, Job, Trace
 if __name__ == "__main__":
     trace = generate(Drawn(jobs=60000, per_hour=4000.0, like="philly"))
     runs = [Run(trace, Cluster.alike(40, 8, 96, 512_000), Policy.parse(p)) for p in ("fifo+pack+skip", "fifo+pack")]
