@@ -6,8 +6,8 @@ would speed up, and servers of the hungry stand beside servers of the frugal. He
 1. all jobs bid for the CPUs and the memory of one big machine, at prices that clear it: what each should have;
 2. the bidders are dealt to servers so that every server has its part of what was sold, the largest first, each to the
    server that has sold least;
-3. on each server the shares are the best ones of all that fit, found exactly (with more than `_MOST_STATES` sums on
-   the way, from a sample of them);
+3. on each server the shares are the best ones of all that fit, found exactly (with more than 64 sums on the way,
+   from a sample of them);
 4. where that falls short of the big machine, jobs of two servers change places.
 
 Nobody is below the proportional speed: a job's cheapest choice is no more than the proportional share, so whatever the
@@ -16,7 +16,6 @@ first two steps do the cheapest ones of all jobs fit wherever their GPUs do.
 
 from __future__ import annotations
 
-import bisect
 import functools
 import heapq
 from collections import Counter
@@ -24,10 +23,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_plugins.tuner.placing import Placed, Request, tune
+from slurm_plugins.tuner.shares import Site, share_out
 from slurm_plugins.tuner.values import Choices, Shape, Share
 
 _MEMORY = (0.0, 0.25, 0.5, 0.75, 1.0)  # the part of a machine's worth that its memory makes out
-_MOST_STATES = 64  # of a server, while its shares are looked for
 _NEAR = 0.97  # of what one big machine could have: good enough to leave all where they were dealt to
 _TRIES = 300  # of swapping two jobs
 _EPS = 1e-4
@@ -45,7 +44,12 @@ def market(requests: Sequence[Request], servers: int, shape: Shape) -> dict[int,
     # the queue's order decides who of equals gets the better share
     wanted = {request.job: _take(aims[kinds[request.job]]) for request in requests}
     dealt = _deal(requests, wanted, servers, shape)
-    placed = _share_out(requests, kinds, dealt, servers, shape, aim=aim)
+
+    def exchange(sites: list[Site], others: float) -> None:
+        if sum(site.speed for site in sites) + others < _NEAR * aim:
+            _swap(sites)
+
+    placed = share_out(requests, kinds, dealt, servers, shape, exchange=exchange)
     # a curve with one steep step far up can mislead the prices
     return max(placed, tuned, key=lambda found: sum(one.speed for one in found.values()))
 
@@ -175,87 +179,7 @@ def _deal(
     return dealt
 
 
-def _share_out(
-    requests: Sequence[Request],
-    kinds: Mapping[int, Choices],
-    dealt: dict[int, dict[int, int]],
-    servers: int,
-    shape: Shape,
-    *,
-    aim: float,
-) -> dict[int, Placed]:
-    """The best shares on each server; who spans several goes last, with what is left on all of them. Where all come to
-    much less speed than `aim`, jobs change places."""
-    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds.values()))}
-    left = [[shape.cpus, shape.memory] for _ in range(servers)]
-    here: list[list[Request]] = [[] for _ in range(servers)]
-    placed: dict[int, Placed] = {}
-
-    def put(request: Request, at: int) -> None:
-        share, speed = kinds[request.job].points[at]
-        for server, gpus in dealt[request.job].items():
-            left[server][0] -= gpus * share.cpus
-            left[server][1] -= gpus * share.memory
-        placed[request.job] = Placed(request, dealt[request.job], share, speed)
-
-    for request in requests:
-        parts = dealt[request.job]
-        if len(parts) == 1:
-            here[next(iter(parts))].append(request)
-        else:
-            put(request, 0)
-    sites = [
-        _Site(round(cpus, 6), round(memory, 6), mine, kinds, numbers)
-        for (cpus, memory), mine in zip(left, here, strict=True)
-    ]
-    speed = sum(site.speed for site in sites) + sum(one.speed for one in placed.values())
-    if speed < _NEAR * aim:
-        _swap(sites)
-    for server, site in enumerate(sites):
-        for request, at in zip(site.mine, site.chosen, strict=True):
-            dealt[request.job] = {server: request.gpus}
-            put(request, at)
-    for one in [one for one in placed.values() if len(one.parts) > 1]:
-        for share, speed in reversed(kinds[one.request.job].points):
-            more = Share(share.cpus - one.share.cpus, share.memory - one.share.memory)
-            if speed > one.speed and all(
-                gpus * more.cpus <= left[server][0] + _EPS and gpus * more.memory <= left[server][1] + _EPS
-                for server, gpus in one.parts.items()
-            ):
-                for server, gpus in one.parts.items():
-                    left[server][0] -= gpus * more.cpus
-                    left[server][1] -= gpus * more.memory
-                one.share, one.speed = share, speed
-                break
-    return placed
-
-
-class _Site:
-    """A server: its jobs, kind by kind, the best choice of each, and the speed that they have together."""
-
-    def __init__(
-        self,
-        cpus: float,
-        memory: float,
-        mine: list[Request],
-        kinds: Mapping[int, Choices],
-        numbers: Mapping[Choices, int],
-    ) -> None:
-        self.cpus, self.memory, self.kinds, self.numbers = cpus, memory, kinds, numbers
-        self.mine = sorted(mine, key=lambda request: numbers[kinds[request.job]])
-        mixed = tuple(kinds[one.job] for one in self.mine)
-        self.chosen = _best_shares(mixed, cpus, memory)
-        self.speed = sum(kind.points[at][1] for kind, at in zip(mixed, self.chosen, strict=True))
-        self.missing = sum(kind.points[-1][1] for kind in mixed) - self.speed
-        """Speed that its jobs would have more, each at its best."""
-
-    def instead(self, out: Request, come: Request) -> _Site:
-        """With one job for another."""
-        mine = [come if one is out else one for one in self.mine]
-        return _Site(self.cpus, self.memory, mine, self.kinds, self.numbers)
-
-
-def _swap(sites: list[_Site]) -> None:
+def _swap(sites: list[Site]) -> None:
     """Jobs with as many GPUs change places where both servers together gain: from the one that misses most to those
     that miss least, as far as some hundred tries go. On few servers a deal can come out badly; on many it evens out."""
     tries = _TRIES
@@ -264,7 +188,7 @@ def _swap(sites: list[_Site]) -> None:
         hot = max((at for at in range(len(sites)) if at not in settled), key=lambda at: sites[at].missing)
         if sites[hot].missing <= _EPS:
             return
-        best: tuple[float, int, _Site, _Site] | None = None
+        best: tuple[float, int, Site, Site] | None = None
         for cool in sorted((at for at in range(len(sites)) if at != hot), key=lambda at: sites[at].missing)[
             :3
         ]:
@@ -286,56 +210,3 @@ def _swap(sites: list[_Site]) -> None:
         else:
             _, cool, sites[hot], sites[cool] = best
             settled.clear()
-
-
-@functools.lru_cache(maxsize=50_000)
-def _best_shares(kinds: tuple[Choices, ...], cpus: float, memory: float) -> tuple[int, ...]:
-    """Which choice each takes, so that the sum of speeds is largest and all fit.
-
-    Job after job, kept are the sums of CPUs and memory that no other reaches with less and more speed.
-    """
-    cheapest = [(k.gpus * k.points[0][0].cpus, k.gpus * k.points[0][0].memory) for k in kinds]
-    later_cpus = [sum(c for c, _ in cheapest[at + 1 :]) for at in range(len(kinds))]
-    later_memory = [sum(m for _, m in cheapest[at + 1 :]) for at in range(len(kinds))]
-    # CPUs, memory, minus speed, choices so far
-    states: list[tuple[float, float, float, tuple[int, ...]]] = [(0.0, 0.0, 0.0, ())]
-    for at, kind in enumerate(kinds):
-        most_cpus, most_memory = cpus - later_cpus[at] + _EPS, memory - later_memory[at] + _EPS
-        after: dict[tuple[float, float], tuple[float, tuple[int, ...]]] = {}
-        for used, gb, minus, chosen in states:
-            for number, (share, speed) in enumerate(kind.points):
-                # of equals the earlier one has no less: the others are the same in another order
-                if chosen and kinds[at - 1] == kind and number > chosen[-1]:
-                    break
-                key = (round(used + kind.gpus * share.cpus, 6), round(gb + kind.gpus * share.memory, 6))
-                if key[0] > most_cpus or key[1] > most_memory:
-                    continue
-                if key not in after or minus - speed < after[key][0]:
-                    after[key] = (minus - speed, (*chosen, number))
-        states = _undominated([(*key, *value) for key, value in after.items()])
-    return min(states, key=lambda state: state[2])[3]
-
-
-State = tuple[float, float, float, tuple[int, ...]]
-
-
-def _undominated(states: list[State]) -> list[State]:
-    """Those that no other equals or betters in CPUs, memory and speed."""
-    kept: list[State] = []
-    # of those kept: memory rising, minus speed falling
-    memory: list[float] = []
-    minus: list[float] = []
-    for state in sorted(states):
-        at = bisect.bisect_right(memory, state[1])
-        if at and minus[at - 1] <= state[2] and any(state[3]):
-            continue
-        kept.append(state)
-        at = end = bisect.bisect_left(memory, state[1])
-        while end < len(minus) and minus[end] >= state[2]:
-            end += 1
-        memory[at:end], minus[at:end] = [state[1]], [state[2]]
-    if len(kept) > _MOST_STATES:
-        # an even sample, and the cheapest choice of all, which leads to an answer in any case
-        cheapest = [state for state in kept if not any(state[3])]
-        kept = cheapest + kept[:: len(kept) // _MOST_STATES + 1]
-    return kept
