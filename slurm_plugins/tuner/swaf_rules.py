@@ -1,7 +1,7 @@
 """The rules that SWAF is compared with, and one of ours; each is a `swaf.Rule`.
 
-FIFO, Capacity and Weighted Fair have no model: they place a task on what its user asked for. Min-Min and Tetris choose
-among what is free now, by GENIE's own model. Sources: Hadoop's schedulers; Tetris (Grandl et al., SIGCOMM'14).
+FIFO, Capacity, Weighted Fair and Tetris have no model: they place a task on what its user asked for. Min-Min and the
+Tetrises with a plus choose by GENIE's own model. Sources: Hadoop's schedulers; Tetris (Grandl et al., SIGCOMM'14).
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ __all__ = [
     "swaf_plus",
     "swaf_with",
     "tetris",
+    "tetris_by",
     "tetris_packing",
+    "tetris_summed",
     "weighted_fair",
 ]
 
@@ -78,7 +80,21 @@ def min_min(state: State) -> _Start:
     return found
 
 
-def tetris(*, worth: bool) -> Rule:
+def _alignment(state: State, placement: Placement) -> float:
+    """Tetris's: on each node that it would take what it asks for times what is free, as parts of the node."""
+    nodes, gpus = placement
+    free = sorted(one for one in state.free.gpus if one >= gpus)[:nodes]
+    return sum(gpus * one for one in free) / state.free.each**2
+
+
+def tetris(state: State) -> _Start:
+    """Of all that fits as its user asked for it what is best aligned with what is free."""
+    able = [task for task in state.waiting if state.free.fits(task.asked)]
+    task = max(able, key=lambda one: (_alignment(state, one.asked), -one.task), default=None)
+    return None if task is None else (task, task.asked)
+
+
+def tetris_by(*, worth: bool) -> Rule:
     """Of all tasks and placements that fit now the one with most samples a second; `worth`: with most for its cost."""
 
     def rule(state: State) -> _Start:
@@ -106,6 +122,27 @@ def tetris_packing(*, worth: bool) -> Rule:
             return None
         placement, task = max(able, key=lambda one: (one[0][0] * one[0][1], -one[1].task))
         return task, placement
+
+    return rule
+
+
+def tetris_summed(*, worth: bool) -> Rule:
+    """As Tetris weighs packing against another aim: of all tasks and placements that fit now the largest sum of
+    alignment and, scaled to be as large on average, rate or worth."""
+
+    def rule(state: State) -> _Start:
+        able = state.free.able()
+        fitting = [(task, one) for task in state.waiting for one in task.options if one.placement in able]
+        if not fitting:
+            return None
+        aligned = {placement: _alignment(state, placement) for placement in able}
+        values = [one.worth if worth else one.rate for _, one in fitting]
+        scale = sum(aligned[one.placement] for _, one in fitting) / sum(values)
+        scores = [
+            aligned[one.placement] + scale * value for (_, one), value in zip(fitting, values, strict=True)
+        ]
+        task, one = fitting[scores.index(max(scores))]
+        return task, one.placement
 
     return rule
 
@@ -150,9 +187,11 @@ RULES: Final[dict[str, Rule]] = {
     "Capacity": capacity,
     "Min-Min": min_min,
     "Weighted Fair": weighted_fair,
-    "Tetris+Perf": tetris(worth=False),
-    "Tetris+CER": tetris(worth=True),
+    "Tetris": tetris,
+    "Tetris+Perf": tetris_by(worth=False),
+    "Tetris+CER": tetris_by(worth=True),
     "Tetris+CER, packing": tetris_packing(worth=True),
+    "Tetris+CER, summed": tetris_summed(worth=True),
     "FIFO, CER's placement": fifo_by_worth,
     "SWAF": swaf,
     "SWAF, late last": swaf_with(late_last=True),

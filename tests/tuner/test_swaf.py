@@ -93,6 +93,23 @@ def test_late_tasks_do_not_hold_up_who_can_be_in_time():
     assert RULES["SWAF, late last"](state) == (can, (1, 1))
 
 
+def test_tetris_starts_what_is_best_aligned_with_what_is_free_and_passes_what_does_not_fit():
+    small, wide = task(0, 0, 100, asked=(1, 2)), task(1, 0, 100, asked=(2, 4))
+    free = Free(NODES, GPUS)
+    assert RULES["Tetris"](State([small, wide], free, {})) == (wide, (2, 4))
+    free.take((1, 1))
+    assert RULES["Tetris"](State([wide, small], free, {})) == (small, (1, 2))
+    assert RULES["Tetris"](State([wide], free, {})) is None
+
+
+@pytest.mark.parametrize(("worth", "chosen"), [(6.0, (2, 4)), (9.0, (1, 1))])
+def test_the_sum_weighs_alignment_against_worth(worth, chosen):
+    """Aligned are 1 x 4 of 16 and 2 x 16 of 16, 1.125 on average; so much counts an average worth."""
+    one = Task(0, 0.0, 100.0, (Option((1, 1), 50.0, 1.0, worth), Option((2, 4), 10.0, 5.0, 1.0)))
+    state = State([one], Free(NODES, GPUS), {})
+    assert RULES["Tetris+CER, summed"](state) == (one, chosen)
+
+
 def test_an_idle_cluster_meets_what_can_be_met():
     for name in ("SWAF", "SWAF, both (ours)"):
         found = simulate(
@@ -124,7 +141,7 @@ def test_every_rule_keeps_to_the_cluster_and_ends_every_task(work, name):
 
 
 @settings(max_examples=40, deadline=None)
-@given(tasks, st.sampled_from(["Tetris+CER", "Min-Min", "SWAF, both (ours)"]))
+@given(tasks, st.sampled_from(["Tetris", "Tetris+CER", "Tetris+CER, summed", "Min-Min", "SWAF, both (ours)"]))
 def test_rules_that_pass_leave_nobody_waiting_on_an_idle_cluster(work, name):
     found = simulate(work, NODES, GPUS, RULES[name])
     for one in work:
