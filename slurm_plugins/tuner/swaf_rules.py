@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from slurm_plugins.tuner.swaf import Option, Placement, Rule, State, Task, choose, swaf
+from slurm_plugins.tuner.swaf import Placement, Rule, State, Task, choose, swaf
 
 __all__ = [
     "RULES",
@@ -18,12 +18,12 @@ __all__ = [
     "fifo",
     "fifo_by_worth",
     "min_min",
+    "most_worth",
     "swaf_plus",
     "swaf_with",
     "tetris",
-    "tetris_by",
     "tetris_packing",
-    "tetris_summed",
+    "tetris_with",
     "weighted_fair",
 ]
 
@@ -94,39 +94,26 @@ def tetris(state: State) -> _Start:
     return None if task is None else (task, task.asked)
 
 
-def tetris_by(*, worth: bool) -> Rule:
-    """Of all tasks and placements that fit now the one with most samples a second; `worth`: with most for its cost."""
-
-    def rule(state: State) -> _Start:
-        able = state.free.able()
-        best = -1.0
-        found: _Start = None
-        for task in state.waiting if able else ():
-            fitting = (o for o in task.options if o.placement in able)
-            one = next(fitting) if worth else max(fitting, key=lambda o: o.rate)
-            value = one.worth if worth else one.rate
-            if value > best:
-                best, found = value, (task, one.placement)
-        return found
-
-    return rule
+def most_worth(state: State) -> _Start:
+    """Of all tasks and placements that fit now the one of most worth: CER alone, without packing."""
+    able = state.free.able()
+    best = -1.0
+    found: _Start = None
+    for task in state.waiting if able else ():
+        one = next(one for one in task.options if one.placement in able)
+        if one.worth > best:
+            best, found = one.worth, (task, one.placement)
+    return found
 
 
-def tetris_packing(*, worth: bool) -> Rule:
-    """Each task on its best placement, and of those that fit the one that fills most of what is free (alignment)."""
-
-    def rule(state: State) -> _Start:
-        chosen = [(_best(task, worth).placement, task) for task in state.waiting]
-        able = [(p, task) for p, task in chosen if state.free.fits(p)]
-        if not able:
-            return None
-        placement, task = max(able, key=lambda one: (one[0][0] * one[0][1], -one[1].task))
-        return task, placement
-
-    return rule
+def tetris_packing(state: State) -> _Start:
+    """Each task on its placement of most worth, and of those that fit the one that fills most of what is free."""
+    able = [task for task in state.waiting if state.free.fits(task.options[0].placement)]
+    task = max(able, key=lambda one: (_alignment(state, one.options[0].placement), -one.task), default=None)
+    return None if task is None else (task, task.options[0].placement)
 
 
-def tetris_summed(*, worth: bool) -> Rule:
+def tetris_with(*, worth: bool) -> Rule:
     """As Tetris weighs packing against another aim: of all tasks and placements that fit now the largest sum of
     alignment and, scaled to be as large on average, rate or worth."""
 
@@ -145,10 +132,6 @@ def tetris_summed(*, worth: bool) -> Rule:
         return task, one.placement
 
     return rule
-
-
-def _best(task: Task, worth: bool) -> Option:
-    return task.options[0] if worth else max(task.options, key=lambda one: (one.rate, one.worth))
 
 
 def swaf_with(*, late_last: bool = False, passing: bool = False) -> Rule:
@@ -188,10 +171,10 @@ RULES: Final[dict[str, Rule]] = {
     "Min-Min": min_min,
     "Weighted Fair": weighted_fair,
     "Tetris": tetris,
-    "Tetris+Perf": tetris_by(worth=False),
-    "Tetris+CER": tetris_by(worth=True),
-    "Tetris+CER, packing": tetris_packing(worth=True),
-    "Tetris+CER, summed": tetris_summed(worth=True),
+    "Tetris+Perf": tetris_with(worth=False),
+    "Tetris+CER": tetris_with(worth=True),
+    "Tetris+CER, packing": tetris_packing,
+    "CER alone": most_worth,
     "FIFO, CER's placement": fifo_by_worth,
     "SWAF": swaf,
     "SWAF, late last": swaf_with(late_last=True),

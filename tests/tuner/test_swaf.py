@@ -107,7 +107,18 @@ def test_the_sum_weighs_alignment_against_worth(worth, chosen):
     """Aligned are 1 x 4 of 16 and 2 x 16 of 16, 1.125 on average; so much counts an average worth."""
     one = Task(0, 0.0, 100.0, (Option((1, 1), 50.0, 1.0, worth), Option((2, 4), 10.0, 5.0, 1.0)))
     state = State([one], Free(NODES, GPUS), {})
-    assert RULES["Tetris+CER, summed"](state) == (one, chosen)
+    assert RULES["Tetris+CER"](state) == (one, chosen)
+
+
+def test_packing_fills_what_is_free_with_what_is_worth_most_on_its_own_placement():
+    narrow = Task(0, 0.0, 100.0, (Option((1, 1), 50.0, 1.0, 9.0), Option((2, 4), 10.0, 5.0, 1.0)))
+    wide = Task(1, 0.0, 100.0, (Option((1, 4), 50.0, 1.0, 6.0), Option((1, 1), 90.0, 1.0, 5.0)))
+    free = Free(NODES, GPUS)
+    assert RULES["Tetris+CER, packing"](State([narrow, wide], free, {})) == (wide, (1, 4))
+    assert RULES["CER alone"](State([narrow, wide], free, {})) == (narrow, (1, 1))
+    free.take((2, 1))
+    assert RULES["Tetris+CER, packing"](State([narrow, wide], free, {})) == (narrow, (1, 1))
+    assert RULES["CER alone"](State([wide], free, {})) == (wide, (1, 1))
 
 
 def test_an_idle_cluster_meets_what_can_be_met():
@@ -141,7 +152,7 @@ def test_every_rule_keeps_to_the_cluster_and_ends_every_task(work, name):
 
 
 @settings(max_examples=40, deadline=None)
-@given(tasks, st.sampled_from(["Tetris", "Tetris+CER", "Tetris+CER, summed", "Min-Min", "SWAF, both (ours)"]))
+@given(tasks, st.sampled_from(["Tetris", "Tetris+CER", "CER alone", "Min-Min", "SWAF, both (ours)"]))
 def test_rules_that_pass_leave_nobody_waiting_on_an_idle_cluster(work, name):
     found = simulate(work, NODES, GPUS, RULES[name])
     for one in work:
