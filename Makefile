@@ -31,6 +31,8 @@ bench: $(VENV)/.ready ## the figures of docs/measured.md, as ratios
 	@$(RUN) -m tests.bench.agent --gate
 	@$(RUN) -m tests.bench.classify --gate
 	@$(RUN) -m tests.bench.retries --gate
+	@$(RUN) -m tests.bench.speeds --gate
+	@$(RUN) -m tests.bench.genie --gate
 
 frameworks: $(VENV)/.ready $(FRAMEWORKS)/.ready ## real PyTorch, Lightning and Trainer stop and go on (installs 1 GB and more)
 	@GSUB_FRAMEWORKS=$(CURDIR)/$(FRAMEWORKS)/bin/python $(RUN) -m pytest -q tests/train/test_frameworks.py
