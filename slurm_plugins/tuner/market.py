@@ -54,6 +54,11 @@ def market(requests: Sequence[Request], servers: int, shape: Shape) -> dict[int,
     return max(placed, tuned, key=lambda found: sum(one.speed for one in found.values()))
 
 
+def _of(part: float, whole: float) -> float:
+    """A part of what a server has; of what it has none of nothing is sold, at no price."""
+    return part / whole if whole > 0 else 0.0
+
+
 def _take(counts: list[tuple[Share, int]]) -> Share:
     share, left = counts[-1]
     if left > 1:
@@ -75,7 +80,9 @@ def _sold(
     """
     best = None
     for part in _MEMORY:
-        found = _at_price(kinds, servers, shape, (1 - part) / shape.cpus, part / shape.memory)
+        found = _at_price(
+            kinds, servers, shape, (1 - part) * _of(1.0, shape.cpus), part * _of(1.0, shape.memory)
+        )
         if best is None or found.total > best.total:
             best = found
         if not part and not found.short_of_memory:
@@ -150,7 +157,9 @@ def _deal(
     free = [shape.gpus] * servers
     sold = [(0.0, 0.0)] * servers
     heap = [(0.0, server) for server in range(servers)]
-    sizes = {job: (share.cpus / shape.cpus, share.memory / shape.memory) for job, share in wanted.items()}
+    sizes = {
+        job: (_of(share.cpus, shape.cpus), _of(share.memory, shape.memory)) for job, share in wanted.items()
+    }
     dealt: dict[int, dict[int, int]] = {}
     for request in sorted(requests, key=lambda one: (-one.gpus, -max(sizes[one.job]))):
         passed: list[tuple[float, int]] = []

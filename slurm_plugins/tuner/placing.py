@@ -6,6 +6,7 @@ Source: Synergy (OSDI'22), section 4, and the artifact's `resources/cluster.py` 
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -102,7 +103,9 @@ class Cluster:
         return parts
 
     def _one(self, gpus: int, share: Share, first: bool) -> int | None:
-        cpus, memory = gpus * share.cpus - _EPS, gpus * share.memory - _EPS
+        # where nothing is asked for what others were granted beyond the last digit is no hindrance
+        cpus = gpus * share.cpus - _EPS if share.cpus > 0 else -math.inf
+        memory = gpus * share.memory - _EPS if share.memory > 0 else -math.inf
         lowest = 0
         for alike in self._alike[gpus:]:
             least: tuple[float, float] | None = None
@@ -281,13 +284,22 @@ def seat(cluster: Cluster, request: Request, *, first: bool = False) -> None:
 
 
 def _take_back(cluster: Cluster, parts: dict[int, int], share: Share) -> None:
-    """Step 3: revert jobs above proportional until each part fits; it does once all are at most proportional."""
-    for i, gpus in parts.items():
-        server = cluster.servers[i]
+    """Step 3: put jobs above proportional back until each part fits; it does once all are at most proportional.
+
+    Who is put back may need more of one resource than before (its best case had few CPUs and much memory), on each of
+    its servers: those are looked at too, until none gives more than it has.
+    """
+    wanted = dict(parts)
+    while wanted:
+        at, gpus = wanted.popitem()
+        server = cluster.servers[at]
         peers = [p for p in server.jobs.values() if not p.share.within(cluster.fair)]
         peers.sort(key=lambda p: (len(p.parts), -p.share.cpus, -p.share.memory))
         for peer in peers:
-            if server.most(share) >= gpus:
+            if server.most(share) >= gpus and min(server.left) >= -_EPS:
                 break
             two = cluster.two(peer.request)
             cluster.change(peer, two.floor, two.fair)
+            for other in peer.parts:
+                if other != at and min(cluster.servers[other].left) < -_EPS:
+                    wanted.setdefault(other, parts.get(other, 0))

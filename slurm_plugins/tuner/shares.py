@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from slurm_plugins.tuner.placing import Placed, Request, tune
 from slurm_plugins.tuner.values import Choices, Shape, Share
@@ -18,6 +19,9 @@ __all__ = ["Site", "best_shares", "share_out", "tune_by_curves"]
 
 _MOST_STATES = 64  # of a server, while its shares are looked for
 _EPS = 1e-4
+
+_State: TypeAlias = tuple[float, float, float, tuple[int, ...]]
+"""Of a server, while its shares are looked for: CPUs, memory, minus the speed so far, choices so far."""
 
 
 def tune_by_curves(requests: Sequence[Request], servers: int, shape: Shape) -> dict[int, Placed]:
@@ -120,13 +124,17 @@ def best_shares(kinds: tuple[Choices, ...], cpus: float, memory: float) -> tuple
 
     Job after job, kept are the sums of CPUs and memory that no other reaches with less and more speed.
     """
-    cheapest = [(k.gpus * k.points[0][0].cpus, k.gpus * k.points[0][0].memory) for k in kinds]
-    later_cpus = [sum(c for c, _ in cheapest[at + 1 :]) for at in range(len(kinds))]
-    later_memory = [sum(m for _, m in cheapest[at + 1 :]) for at in range(len(kinds))]
+    # kept back is the least that each of the later ones can do with, CPUs and memory apart: no answer is cut off, and a
+    # state that leads to none is no harm beside the cheapest choice of all, which is kept
+    later: list[tuple[float, float]] = [(0.0, 0.0)]
+    for kind in reversed(kinds[1:]):
+        least = (min(one.cpus for one, _ in kind.points), min(one.memory for one, _ in kind.points))
+        later.append((later[-1][0] + kind.gpus * least[0], later[-1][1] + kind.gpus * least[1]))
+    later.reverse()
     # CPUs, memory, minus speed, choices so far
-    states: list[tuple[float, float, float, tuple[int, ...]]] = [(0.0, 0.0, 0.0, ())]
+    states: list[_State] = [(0.0, 0.0, 0.0, ())]
     for at, kind in enumerate(kinds):
-        most_cpus, most_memory = cpus - later_cpus[at] + _EPS, memory - later_memory[at] + _EPS
+        most_cpus, most_memory = cpus - later[at][0] + _EPS, memory - later[at][1] + _EPS
         after: dict[tuple[float, float], tuple[float, tuple[int, ...]]] = {}
         for used, gb, minus, chosen in states:
             for number, (share, speed) in enumerate(kind.points):
@@ -142,12 +150,9 @@ def best_shares(kinds: tuple[Choices, ...], cpus: float, memory: float) -> tuple
     return min(states, key=lambda state: state[2])[3]
 
 
-State = tuple[float, float, float, tuple[int, ...]]
-
-
-def _undominated(states: list[State]) -> list[State]:
+def _undominated(states: list[_State]) -> list[_State]:
     """Those that no other equals or betters in CPUs, memory and speed."""
-    kept: list[State] = []
+    kept: list[_State] = []
     # of those kept: memory rising, minus speed falling
     memory: list[float] = []
     minus: list[float] = []

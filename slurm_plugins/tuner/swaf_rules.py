@@ -74,8 +74,9 @@ def min_min(state: State) -> _Start:
     best = (math.inf, 0)
     found: _Start = None
     for task in state.waiting if able else ():
-        first = min((o for o in task.options if o.placement in able), key=lambda o: (o.latency, o.placement))
-        if (first.latency, task.task) < best:
+        fitting = (o for o in task.options if o.placement in able)
+        first = min(fitting, key=lambda o: (o.latency, o.placement), default=None)
+        if first is not None and (first.latency, task.task) < best:
             best, found = (first.latency, task.task), (task, first.placement)
     return found
 
@@ -100,8 +101,8 @@ def most_worth(state: State) -> _Start:
     best = -1.0
     found: _Start = None
     for task in state.waiting if able else ():
-        one = next(one for one in task.options if one.placement in able)
-        if one.worth > best:
+        one = next((one for one in task.options if one.placement in able), None)
+        if one is not None and one.worth > best:
             best, found = one.worth, (task, one.placement)
     return found
 
@@ -124,7 +125,8 @@ def tetris_with(*, worth: bool) -> Rule:
             return None
         aligned = {placement: _alignment(state, placement) for placement in able}
         values = [one.worth if worth else one.rate for _, one in fitting]
-        scale = sum(aligned[one.placement] for _, one in fitting) / sum(values)
+        total = sum(values)
+        scale = sum(aligned[one.placement] for _, one in fitting) / total if total else 0.0
         scores = [
             aligned[one.placement] + scale * value for (_, one), value in zip(fitting, values, strict=True)
         ]

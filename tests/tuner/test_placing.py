@@ -24,11 +24,11 @@ def curves(draw):
 
 
 @st.composite
-def queues(draw):
+def queues(draw, sizes=(1, 1, 1, 2, 3, 4, 5, 6, 7, 8, 16)):
     servers = draw(st.integers(1, 6))
     free, requests = servers * V100.gpus, []
     for job in range(draw(st.integers(1, 50))):
-        gpus = draw(st.sampled_from([1, 1, 1, 2, 3, 4, 8, 16]))
+        gpus = draw(st.sampled_from(sizes))
         if gpus <= free:
             free -= gpus
             shipped = st.sampled_from([p.curve for p in PROFILES.values()])
@@ -66,6 +66,49 @@ def test_every_job_runs_and_none_below_proportional_speed(placing, queue):
     assert set(placed) == {r.job for r in requests}
     for p in placed.values():
         assert p.speed >= p.request.curve.speed(V100.proportional) - 1e-9
+
+
+WIDE = Curve((1.0, 3.0), (62.5, 125.0), ((0.5, 2.0), (1.0, 2.0)))
+"""At its best with one CPU and much memory, so with less memory it needs more CPUs."""
+
+
+@pytest.mark.parametrize("placing", [tune, tune_as_shipped])
+def test_who_is_put_back_on_two_servers_oversells_neither(placing):
+    """The last job's place is on one server; the job that is put back for it then wants 3 CPUs on the other too, where
+    seven GPUs with 3.28 each leave 1."""
+    curves = [
+        Curve((3.0, 3.28), (20.0,), ((1.0,), (1.2,))),
+        Curve((1.0,), (55.0,), ((1.0,),)),
+        WIDE,
+        Curve((3.0,), (62.5,), ((1.0,),)),
+    ]
+    requests = [Request(n, gpus, curve) for n, (gpus, curve) in enumerate(zip((7, 6, 2, 1), curves, strict=True))]
+    placed = placing(requests, 2, V100)
+    assert len(placed[2].parts) == 2
+    for server in range(2):
+        assert used(placed, server)[1] <= V100.cpus + 1e-3
+
+
+@given(st.lists(st.tuples(st.integers(1, 7), st.sampled_from([0, 1, 2, 3])), max_size=14), st.integers(1, 3))
+@settings(max_examples=150, deadline=None)
+def test_curves_that_trade_cpus_for_memory_are_placed_like_others(jobs, servers):
+    kinds = (
+        WIDE,
+        Curve((3.0, 3.28), (20.0,), ((1.0,), (1.2,))),
+        Curve((1.0, 9.0), (20.0, 62.5), ((1.0, 1.0), (1.0, 3.0))),
+        Curve((3.0, 4.0), (62.5, 70.0), ((1.0, 1.1), (1.2, 1.4))),
+    )
+    free, requests = servers * V100.gpus, []
+    for n, (gpus, kind) in enumerate(jobs):
+        if gpus <= free:
+            free -= gpus
+            requests.append(Request(n, gpus, kinds[kind]))
+    for placing in (tune, tune_as_shipped):
+        placed = placing(requests, servers, V100)
+        assert set(placed) == {r.job for r in requests}
+        for server in range(servers):
+            assert used(placed, server)[1] <= V100.cpus + 1e-3
+            assert used(placed, server)[2] <= V100.memory + 1e-3
 
 
 def test_donors_give_what_the_sensitive_take():
