@@ -1,8 +1,8 @@
 """All tests, as parts side by side: those that need no Slurm, and the others on each release.
 
-    python -m tests.side_by_side [--parts nocluster,host] [--at-once N]
+    python -m tests.side_by_side [--parts nocluster,services] [--at-once N]
 
-Most of a cluster test is waiting, so six parts share two cores well. Each is a pytest of its own that writes to a
+Most of a cluster test is waiting, so ten parts share two cores well. Each is a pytest of its own that writes to a
 file; told are a line of progress now and then, the failures of each part under its name, a table and one closing line.
 
 A test that fails is run once more when all parts have ended and the machine is quiet. One that passes then is named
@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-MOST_UNSTEADY = 15  # of 13,000, with six parts on two cores
+MOST_UNSTEADY = 15  # of 15,000, with ten parts on two cores
 LIMIT_S = 80 * 60.0
 """A part that takes longer hangs: the slowest takes 45 minutes with all at once on two cores, on slow ones an hour."""
 ENDING_S = 120.0
@@ -36,6 +36,11 @@ ENDING_S = 120.0
 PROGRESS_S = 30.0
 PACKAGES = "tests/packages"
 ACTIONS = "tests/actions"
+INSTALL = "tests/install"
+SERVICES = tuple(
+    f"tests/{each}" for each in ("act", "agent", "health", "keeper", "record", "report", "service", "store")
+)
+"""Half the time of what needs no cluster: daemons and databases, which are mostly waited for."""
 SECTION_LINES = 500
 """Lines of one part's failures that are printed; the rest is in its file."""
 
@@ -63,12 +68,19 @@ def parts_here() -> tuple[Part, ...]:
     from tests.conftest import _chroots
 
     releases: Iterable[str] = RELEASES if "CI" in os.environ or _chroots() else ("host",)
-    cluster = (Part(each, ("-m", "cluster", "--slurm", each, f"--ignore={ACTIONS}")) for each in releases)
     # What follows failures waits for minutes for Slurm's own delays, in clusters of its own.
     actions = Part("actions", (ACTIONS, "-m", "cluster", "--slurm", ",".join(releases)))
     # Packages are built, installed and booted in hosts of their own, one after the other: a quarter of an hour.
     packages = Part("packages", (PACKAGES,))
-    return (Part("nocluster", ("-m", "not cluster", f"--ignore={PACKAGES}")), packages, actions, *cluster)
+    services = Part("services", (*SERVICES, "-m", "not cluster"))
+    rest = Part("nocluster", ("-m", "not cluster", *(f"--ignore={each}" for each in (PACKAGES, *SERVICES))))
+    found = [rest, services, packages, actions]
+    for each in releases:
+        only = ("-m", "cluster", "--slurm", each)
+        found.append(Part(each, (*only, *(f"--ignore={other}" for other in (ACTIONS, INSTALL, PACKAGES)))))
+        # Installing takes clusters of its own, too, and a third of a release's time.
+        found.append(Part(f"{each}-install", (INSTALL, *only)))
+    return tuple(found)
 
 
 @dataclass
@@ -132,7 +144,7 @@ class Run:
             ids = folder / f"{name}.ids"
             ids.write_text("".join(json.dumps(test) + "\n" for test in only))
             argv += ["--only", str(ids), *dict.fromkeys(test.split("::", 1)[0] for test in only)]
-        # Without the bytecode kept, six parts compile all modules and tests anew, and so does each of their children.
+        # Without the bytecode kept, all parts compile all modules and tests anew, and so does each of their children.
         env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         with self.output.open("wb") as output:
             # A session of its own: ^C is ours to pass on, once.
@@ -402,7 +414,10 @@ def _say(line: str) -> None:
 def main() -> int:
     """Run the parts that can run here."""
     parser = argparse.ArgumentParser(description="All tests, as parts side by side.")
-    parser.add_argument("--parts", help="only these, comma-separated: nocluster,host,trixie,forky")
+    parser.add_argument(
+        "--parts",
+        help="only these, comma-separated: nocluster,services,packages,actions,host,host-install...",
+    )
     parser.add_argument("--at-once", type=int, help="parts that run at the same time (default: all)")
     asked = parser.parse_args()
     parts = parts_here()

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.side_by_side import MOST_UNSTEADY, Part, Run, run
+from site_configs.devcluster.spec import RELEASES
+from tests.side_by_side import MOST_UNSTEADY, Part, Run, parts_here, run
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -239,3 +240,33 @@ def until(condition, complaint: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, complaint
         time.sleep(0.05)
+
+
+def covers(part: Part, path: str, marker: str) -> bool:
+    """Whether a part runs a file's tests of that marker, by its arguments."""
+    folders = [each for each in part.args if each.startswith("tests/")]
+    ignored = [each.removeprefix("--ignore=") for each in part.args if each.startswith("--ignore=")]
+    chosen = part.args[part.args.index("-m") + 1] if "-m" in part.args else marker
+    inside = not folders or any(path.startswith(f"{each}/") for each in folders)
+    return inside and not any(path.startswith(f"{each}/") for each in ignored) and chosen == marker
+
+
+def test_each_test_is_in_one_part_and_on_each_release(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CI", "true")
+    parts = parts_here()
+    assert len({part.name for part in parts}) == len(parts)
+    files = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
+    assert len(files) > 100
+    for path in files:
+        assert sum(covers(part, path, "not cluster") for part in parts) == 1, path
+        on = [
+            release
+            for part in parts
+            if covers(part, path, "cluster")
+            for release in (
+                part.args[part.args.index("--slurm") + 1].split(",") if "--slurm" in part.args else RELEASES
+            )
+        ]
+        assert sorted(on) == sorted(RELEASES), path
+    named = {each for part in parts for each in part.args if each.startswith("tests/")}
+    assert all((ROOT / each).is_dir() for each in named)

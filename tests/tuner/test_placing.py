@@ -82,7 +82,9 @@ def test_who_is_put_back_on_two_servers_oversells_neither(placing):
         WIDE,
         Curve((3.0,), (62.5,), ((1.0,),)),
     ]
-    requests = [Request(n, gpus, curve) for n, (gpus, curve) in enumerate(zip((7, 6, 2, 1), curves, strict=True))]
+    requests = [
+        Request(n, gpus, curve) for n, (gpus, curve) in enumerate(zip((7, 6, 2, 1), curves, strict=True))
+    ]
     placed = placing(requests, 2, V100)
     assert len(placed[2].parts) == 2
     for server in range(2):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_plugins.tuner.market import market
-from slurm_plugins.tuner.placing import Request, tune
+from slurm_plugins.tuner.placing import Request, tune, tune_as_shipped
 from slurm_plugins.tuner.shares import best_shares, share_out, tune_by_curves
 from slurm_plugins.tuner.values import PROFILES, V100, Curve, Shape
 from tests.tuner.test_market import random_mix, speeds
@@ -38,9 +38,12 @@ def test_every_job_runs_none_below_proportional_and_no_server_gives_more_than_it
 @settings(max_examples=150, deadline=None)
 def test_jobs_stay_on_tunes_servers_and_have_no_less_speed_together(queue):
     servers, requests = queue
-    placed, tuned = tune_by_curves(requests, servers, V100), tune(requests, servers, V100)
-    assert {job: p.parts for job, p in placed.items()} == {job: p.parts for job, p in tuned.items()}
-    assert speeds(placed) >= speeds(tuned) - 1e-9
+    placed = tune_by_curves(requests, servers, V100)
+    seated = [placing(requests, servers, V100) for placing in (tune, tune_as_shipped)]
+    assert {job: p.parts for job, p in placed.items()} in [
+        {job: p.parts for job, p in each.items()} for each in seated
+    ]
+    assert all(speeds(placed) >= speeds(each) - 1e-9 for each in seated)
 
 
 def test_what_is_left_beside_two_speeds_is_handed_out_by_curves():
@@ -63,14 +66,14 @@ def test_who_spans_servers_gets_what_is_left_on_all_of_them():
 
 
 def test_tunes_placing_stays_where_sharing_out_would_sell_less():
-    """Five GPUs of gnmt go over both servers with room to spare for two alexnets as they stand."""
-    names = (("alexnet", 2), ("alexnet", 2), ("gnmt", 5), ("bert", 7))
+    """Who spans both servers gets what is left on both, here less than TUNE had for it."""
+    names = (("mobilenet", 2), ("vae", 5), ("vae", 7), ("shufflenet", 2))
     requests = [Request(n, gpus, PROFILES[name].curve) for n, (name, gpus) in enumerate(names)]
     tuned = tune(requests, 2, V100)
-    assert speeds(tune_by_curves(requests, 2, V100)) == speeds(tuned) == pytest.approx(5.94)
     kinds = {r.job: r.curve.choices(r.gpus, V100) for r in requests}
     shared = share_out(requests, kinds, {job: p.parts for job, p in tuned.items()}, 2, V100)
-    assert speeds(shared) == pytest.approx(5.5)
+    assert speeds(shared) == pytest.approx(5.3)
+    assert speeds(tune_by_curves(requests, 2, V100)) == speeds(tuned) == pytest.approx(5.89)
 
 
 @given(st.lists(st.tuples(st.sampled_from([1, 1, 2]), st.integers(0, 3)), min_size=1, max_size=4))
