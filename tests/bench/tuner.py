@@ -139,6 +139,9 @@ def dynamic(seeds: int) -> None:
                 print(
                     f"           tune as shipped: p99 {quantile(waits, 0.99):.4f}, p99.9 {quantile(waits, 0.999):.4f}"
                 )
+                others = {name: one_run(jobs, "fifo", name) for name in PLACINGS if name not in THREE}
+                told = (f"{name} {statistics.fmean(times):.2f}" for name, (times, _) in others.items())
+                print(f"           {', '.join(told)}", flush=True)
         print(f"    {'mean':>6}" + "".join(f"{statistics.fmean(means[name]):18.2f}" for name in THREE))
         print(f"    {'median':>6}" + "".join(f"{statistics.median(means[name]):18.2f}" for name in THREE))
         for name in ("proportional", "market"):
