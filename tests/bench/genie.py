@@ -117,7 +117,7 @@ def otherwise(seeds: Sequence[int]) -> None:
 
 def main() -> int:
     """Simulate, print, and with --gate judge."""
-    parser = argparse.ArgumentParser(description="GENIE's SWAF beside six rules in the paper's setting.")
+    parser = argparse.ArgumentParser(description="GENIE's SWAF beside its rivals in the paper's setting.")
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--quick", action="store_true", help="no other suppositions")
     parser.add_argument(

@@ -102,6 +102,25 @@ def test_tetris_starts_what_is_best_aligned_with_what_is_free_and_passes_what_do
     assert RULES["Tetris"](State([wide], free, {})) is None
 
 
+def test_alignment_counts_what_is_free_where_a_task_would_be_put():
+    """Of four GPUs on each of two nodes two are taken of one."""
+    free = Free(NODES, GPUS)
+    free.take((1, 2))
+    # on the roomy node 3 x 4; on both 2 x 4 and 2 x 2: alike, and the first goes first
+    first, second = task(0, 0, 100, asked=(1, 3)), task(1, 0, 100, asked=(2, 2))
+    assert RULES["Tetris"](State([first, second], free, {})) == (first, (1, 3))
+    # on both 1 x 4 and 1 x 2; on the fuller node, which is taken for it, 2 x 2
+    first, second = task(0, 0, 100, asked=(2, 1)), task(1, 0, 100, asked=(1, 2))
+    assert RULES["Tetris"](State([second, first], free, {})) == (first, (2, 1))
+
+
+def test_perf_goes_by_the_rate():
+    one = Task(0, 0.0, 100.0, (Option((1, 1), 50.0, 1.0, 9.0), Option((2, 4), 10.0, 5.0, 1.0)))
+    assert RULES["Tetris+Perf"](State([one], Free(NODES, GPUS), {})) == (one, (2, 4))
+    idle = Task(0, 0.0, 100.0, (Option((1, 1), 50.0, 0.0, 0.0), Option((1, 2), 50.0, 0.0, 0.0)))
+    assert RULES["Tetris+Perf"](State([idle], Free(NODES, GPUS), {})) == (idle, (1, 2)), "no rate, no sum"
+
+
 @pytest.mark.parametrize(("worth", "chosen"), [(6.0, (2, 4)), (9.0, (1, 1))])
 def test_the_sum_weighs_alignment_against_worth(worth, chosen):
     """Aligned are 1 x 4 of 16 and 2 x 16 of 16, 1.125 on average; so much counts an average worth."""
