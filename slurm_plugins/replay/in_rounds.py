@@ -22,6 +22,7 @@ from slurm_plugins.replay.values import CAUSES, Cluster, Nodes, Replayed, Trace
 from slurm_plugins.tuner.market import market
 from slurm_plugins.tuner.placing import greedy
 from slurm_plugins.tuner.rounds import ORDERS, Job, Maker, Ran, Rounds, anew, simulate
+from slurm_plugins.tuner.shares import tune_by_curves
 from slurm_plugins.tuner.standing import standing
 from slurm_plugins.tuner.values import PROFILES, Curve, Profile, Shape
 
@@ -32,6 +33,7 @@ TUNINGS: Final[Mapping[str, Maker]] = {
     "greedy": anew(greedy),
     "tune": standing(),
     "fill": standing(whole=True),
+    "curves": anew(tune_by_curves),
     "market": anew(market),
 }
 """Tuning -> who places. For `proportional` all jobs have the curve that neither gains nor gives."""

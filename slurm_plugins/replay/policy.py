@@ -34,7 +34,7 @@ CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "locality": ("none", "strict", "relaxed"),
     "patience": ("retries", "worth", "wait"),
     "quotas": ("off", "on", "lending"),
-    "tuning": ("none", "proportional", "greedy", "tune", "fill", "market"),
+    "tuning": ("none", "proportional", "greedy", "tune", "fill", "curves", "market"),
     "scaling": ("none", "elastic"),
 }
 
@@ -79,7 +79,8 @@ class Policy:
     """GPU-seconds at which a job falls to the next queue (Tiresias); empty: no queues, least first."""
     tuning: str = "none"
     """Rounds that hand out CPUs and memory (`in_rounds`): proportional; greedy; tune, Synergy's, with jobs that stay
-    where they are; fill, the same up to any point of a job's curve; market, all anew each round, by whole curves."""
+    where they are; fill, the same up to any point of a job's curve; curves and market, all anew each round, by whole
+    curves (TUNE by curves; MARKET)."""
     scaling: str = "none"
     """none; elastic: order las with Elastic Tiresias's two rules (`replay.scaling`)."""
     grow_s: float = math.nan
@@ -165,6 +166,7 @@ WORDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "greedy": {"tuning": "greedy"},
     "tune": {"tuning": "tune"},
     "fill": {"tuning": "fill"},
+    "curves": {"tuning": "curves"},
     "market": {"tuning": "market"},
     "elastic": {"scaling": "elastic"},
 }
