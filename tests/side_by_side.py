@@ -2,8 +2,8 @@
 
     python -m tests.side_by_side [--parts nocluster,services] [--at-once N]
 
-Most of a cluster test is waiting, so ten parts share two cores well. Each is a pytest of its own that writes to a
-file; told are a line of progress now and then, the failures of each part under its name, a table and one closing line.
+Six at a time share two cores well, the longest first. Each is a pytest of its own that writes to a file; told are a
+line of progress now and then, the failures of each part under its name, a table and one closing line.
 
 A test that fails is run once more when all parts have ended and the machine is quiet. One that passes then is named
 as unsteady and counted as passed: a machine under load is not the code's fault. It stays visible, and more than
@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-MOST_UNSTEADY = 15  # of 15,000, with ten parts on two cores
+MOST_UNSTEADY = 15  # of 15,000, with six parts on two cores
 LIMIT_S = 80 * 60.0
 """A part that takes longer hangs: the slowest takes 45 minutes with all at once on two cores, on slow ones an hour."""
 ENDING_S = 120.0
@@ -36,6 +36,8 @@ ENDING_S = 120.0
 PROGRESS_S = 30.0
 PACKAGES = "tests/packages"
 ACTIONS = "tests/actions"
+AT_ONCE = 3
+"""Parts for each CPU: most of a cluster test is waiting. With five, deadlines are missed for want of a CPU."""
 INSTALL = "tests/install"
 SERVICES = tuple(
     f"tests/{each}" for each in ("act", "agent", "health", "keeper", "record", "report", "service", "store")
@@ -63,7 +65,8 @@ class Part:
 
 
 def parts_here() -> tuple[Part, ...]:
-    """The parts that this machine can run: all releases for root who may make chroots, and wherever CI is set."""
+    """The parts that this machine can run, the longest first: all releases for root who may make chroots, and wherever
+    CI is set."""
     from site_configs.devcluster.spec import RELEASES
     from tests.conftest import _chroots
 
@@ -74,13 +77,11 @@ def parts_here() -> tuple[Part, ...]:
     packages = Part("packages", (PACKAGES,))
     services = Part("services", (*SERVICES, "-m", "not cluster"))
     rest = Part("nocluster", ("-m", "not cluster", *(f"--ignore={each}" for each in (PACKAGES, *SERVICES))))
-    found = [rest, services, packages, actions]
-    for each in releases:
-        only = ("-m", "cluster", "--slurm", each)
-        found.append(Part(each, (*only, *(f"--ignore={other}" for other in (ACTIONS, INSTALL, PACKAGES)))))
-        # Installing takes clusters of its own, too, and a third of a release's time.
-        found.append(Part(f"{each}-install", (INSTALL, *only)))
-    return tuple(found)
+    elsewhere = tuple(f"--ignore={each}" for each in (ACTIONS, INSTALL, PACKAGES))
+    cluster = [Part(each, ("-m", "cluster", "--slurm", each, *elsewhere)) for each in releases]
+    # Installing takes clusters of its own, too, and a third of a release's time.
+    install = [Part(f"{each}-install", (INSTALL, "-m", "cluster", "--slurm", each)) for each in releases]
+    return (*cluster, rest, packages, actions, *install, services)
 
 
 @dataclass
@@ -274,13 +275,16 @@ def run(
 ) -> int:
     """Run the parts and tell how they went. Returns the exit code: 0, or 1 when something failed.
 
-    ``at_once``: how many parts run at the same time (default: all). ``cwd``: where pytest is started.
+    ``at_once``: how many parts run at the same time (default: AT_ONCE a CPU), the first ones first.
+    ``cwd``: where pytest is started.
     """
     folder = Path(tempfile.mkdtemp(prefix="gsub-tests-"))
     start = time.monotonic()
     runs: list[Run] = []
     try:
-        results = _first(parts, runs, folder, at_once or len(parts), limit_s, progress_s, cwd)
+        results = _first(
+            parts, runs, folder, at_once or AT_ONCE * (os.cpu_count() or 1), limit_s, progress_s, cwd
+        )
         for result in results:
             _second(result, runs, folder, limit_s, cwd)
     finally:
@@ -418,7 +422,9 @@ def main() -> int:
         "--parts",
         help="only these, comma-separated: nocluster,services,packages,actions,host,host-install...",
     )
-    parser.add_argument("--at-once", type=int, help="parts that run at the same time (default: all)")
+    parser.add_argument(
+        "--at-once", type=int, help=f"parts that run at the same time (default: {AT_ONCE} a CPU)"
+    )
     asked = parser.parse_args()
     parts = parts_here()
     if asked.parts:
