@@ -81,7 +81,7 @@ def parts_here() -> tuple[Part, ...]:
     cluster = [Part(each, ("-m", "cluster", "--slurm", each, *elsewhere)) for each in releases]
     # Installing takes clusters of its own, too, and a third of a release's time.
     install = [Part(f"{each}-install", (INSTALL, "-m", "cluster", "--slurm", each)) for each in releases]
-    return (*cluster, rest, packages, actions, *install, services)
+    return (*cluster, rest, packages, actions, services, *install)
 
 
 @dataclass
