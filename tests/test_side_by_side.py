@@ -178,7 +178,7 @@ def test_a_hung_part_is_ended_and_its_stacks_are_told(suite, capsys, tmp_path, m
 
 
 def test_a_part_that_does_not_end_after_its_tests_is_ended(suite, capsys, monkeypatch):
-    monkeypatch.setattr("tests.side_by_side.ENDING_S", 1.0)
+    monkeypatch.setattr("tests.side_by_side.ENDING_S", 8.0)
     text = """
         import threading
         def never_ends():
