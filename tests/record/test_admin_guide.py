@@ -94,5 +94,7 @@ def test_the_steps_typed_as_written(machine):
         path
         for place in ("opt", "usr", "etc", "run", "var/spool")
         for path in (machine.root / place).rglob("*gsub*")
+        # `gsub admin` for another Slurm of this machine holds such a lock; the guide's steps take none
+        if not path.match("run/gsub-admin-*.lock")
     ]
     assert left == []
