@@ -462,10 +462,7 @@ def modes(text: str, uid: int = 1000) -> dict[str, str]:
         ('policy.mode = "advise"', "advise advise advise advise"),
         ('accounts.vip.mode = "enforce"', "enforce observe enforce observe"),
         ('partitions.gpu.mode = "enforce"', "enforce enforce observe observe"),
-        (
-            'accounts.VIP.mode = "enforce"',
-            "enforce observe enforce observe",
-        ),  # Slurm has them in small letters
+        ('accounts.VIP.mode = "enforce"', "enforce observe enforce observe"),  # Slurm has them in small letters
         ('partitions.GPU.mode = "enforce"', "observe observe observe observe"),
         ('policy.mode = "enforce"\npartitions.gpu.mode = "observe"', "observe observe enforce enforce"),
         ('partitions.gpu.mode = "observe"\naccounts.vip.mode = "enforce"', "observe observe enforce observe"),

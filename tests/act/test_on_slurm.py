@@ -241,10 +241,7 @@ def test_a_task_is_looked_at_by_its_own_number(acting: Acting) -> None:
     # by a number that is another's the task is found all the same, and the other is left alone
     other = 3 - own
     assert acting.ask("requeue", f"{array}_{other}", restarts=0, number=number)["result"] == "done"
-    assert (acting.shown(f"{array}_{other}")["Restarts"], acting.shown(f"{array}_{own}")["Restarts"]) == (
-        "1",
-        "1",
-    )
+    assert (acting.shown(f"{array}_{other}")["Restarts"], acting.shown(f"{array}_{own}")["Restarts"]) == ("1", "1")
 
 
 def questions(acting: Acting) -> int:

@@ -176,9 +176,7 @@ def measured(release: Release, seed: int, jobs: int, longer: int, ways: Sequence
         for here in stages.values():
             here.aged()
         began = time.time() + 2
-        tasks = {
-            way: pool.submit(lived, here, way, comes, began, 600.0 * longer) for way, here in stages.items()
-        }
+        tasks = {way: pool.submit(lived, here, way, comes, began, 600.0 * longer) for way, here in stages.items()}
         return {way: tasks[way].result() for way in ways}
 
 

@@ -54,9 +54,7 @@ def where(
 ) -> Context:
     """8 nodes of 8 GPUs, 64 CPUs and 500 GiB: a GPU's share is 8 CPUs and 62.5 GiB."""
     declared = Partition("gpu", resources=site or Resources())
-    of_site = Site(
-        cluster="t", policy=Policy("enforce", retune=retune, sensitivity=by), partitions={"gpu": declared}
-    )
+    of_site = Site(cluster="t", policy=Policy("enforce", retune=retune, sensitivity=by), partitions={"gpu": declared})
     found = cluster.inventory(
         hosts or nodes("n[1-8]", {"a100": 8}),
         [partition("gpu", "n[1-8]", default=True, **limits)],

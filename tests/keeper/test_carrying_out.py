@@ -109,7 +109,9 @@ def test_what_is_asked(more: dict[str, Any], fields: dict[str, str]) -> None:
     assert (release.verb, release.fields, release.restarts) == ("release", {}, None)
 
 
-@pytest.mark.parametrize(("shown", "number"), [("12_3", 15), ("15_3", None), ("15", None), ("", None)])
+@pytest.mark.parametrize(
+    ("shown", "number"), [("12_3", 15), ("15_3", None), ("15", None), ("", None)]
+)
 def test_a_task_is_looked_at_by_its_own_number_and_not_by_its_arrays(shown: str, number: int | None) -> None:
     assert request_of(row(shown=shown)).number == number
 

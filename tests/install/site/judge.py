@@ -255,11 +255,7 @@ class Judge:
         jobstats = dict(line.split(" ", 1) for line in _lines(self.site.root / "site/log/jobstats"))
         for each in (row for group in rows.values() for row in group):
             for node in each.nodes:
-                if (
-                    (each.job, node) not in told
-                    and each.name not in self.stream.left
-                    and not self._srun_met(each)
-                ):
+                if (each.job, node) not in told and each.name not in self.stream.left and not self._srun_met(each):
                     self._say(each.name, f"job {each.job} told nothing of {node}")
             if self.site.hooks == "none":
                 continue

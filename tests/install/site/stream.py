@@ -296,9 +296,7 @@ class Stream:
             if time.monotonic() > late and not self.left:
                 rows = [line.split(" ", 2) for line in queue.stdout.splitlines()]
                 stale = {
-                    job: name
-                    for job, state, name in rows
-                    if state == "RUNNING" and name.endswith(_INTERACTIVE)
+                    job: name for job, state, name in rows if state == "RUNNING" and name.endswith(_INTERACTIVE)
                 }
                 self.left = tuple(stale.values())
                 if stale:  # as an administrator would, who sets no InactiveLimit
@@ -314,10 +312,7 @@ class Stream:
             client.wait()
         self._clients.clear()
         # Jobs that a failure left, held by its pause, must not hold up the test after it
-        for whose in (
-            f"--name={_SENTINEL}",
-            *(f"--user={user}" for user in {user for user, _, _ in CLIENTS}),
-        ):
+        for whose in (f"--name={_SENTINEL}", *(f"--user={user}" for user in {user for user, _, _ in CLIENTS})):
             self.site.cluster.run(["scancel", whose])
 
 
