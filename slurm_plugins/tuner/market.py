@@ -6,8 +6,7 @@ would speed up, and servers of the hungry stand beside servers of the frugal. He
 1. all jobs bid for the CPUs and the memory of one big machine, at prices that clear it: what each should have;
 2. the bidders are dealt to servers so that every server has its part of what was sold, the largest first, each to the
    server that has sold least;
-3. on each server the shares are the best ones of all that fit, found exactly (with more than 64 sums on the way,
-   from a sample of them);
+3. on each server the shares are the best ones of all that fit, as `shares` finds them;
 4. where that falls short of the big machine, jobs of two servers change places.
 
 Nobody is below the proportional speed: a job's cheapest choice is no more than the proportional share, so whatever the
@@ -23,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_plugins.tuner.placing import Placed, Request, tune
-from slurm_plugins.tuner.shares import Site, share_out
+from slurm_plugins.tuner.shares import Site, fastest, share_out
 from slurm_plugins.tuner.values import Choices, Shape, Share
 
 _MEMORY = (0.0, 0.25, 0.5, 0.75, 1.0)  # the part of a machine's worth that its memory makes out
@@ -51,7 +50,7 @@ def market(requests: Sequence[Request], servers: int, shape: Shape) -> dict[int,
 
     placed = share_out(requests, kinds, dealt, servers, shape, exchange=exchange)
     # a curve with one steep step far up can mislead the prices
-    return max(placed, tuned, key=lambda found: sum(one.speed for one in found.values()))
+    return fastest((placed, tuned))
 
 
 def _of(part: float, whole: float) -> float:

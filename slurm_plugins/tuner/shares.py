@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import bisect
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from slurm_plugins.tuner.placing import Placed, Request, tune, tune_as_shipped
 from slurm_plugins.tuner.values import Choices, Shape, Share
 
-__all__ = ["Site", "best_shares", "share_out", "tune_by_curves"]
+__all__ = ["Site", "best_shares", "fastest", "share_out", "tune_by_curves"]
 
 _MOST_STATES = 64  # of a server, while its shares are looked for
 _EPS = 1e-4
@@ -37,6 +37,11 @@ def tune_by_curves(requests: Sequence[Request], servers: int, shape: Shape) -> d
         dealt = {job: one.parts for job, one in seated.items()}
         # who spans servers gets what is left on all of them, which may be less than TUNE had for it
         found += [share_out(requests, kinds, dealt, servers, shape), seated]
+    return fastest(found)
+
+
+def fastest(found: Iterable[dict[int, Placed]]) -> dict[int, Placed]:
+    """Of several placements the one with the largest sum of speeds, the first of equals."""
     return max(found, key=lambda placed: sum(one.speed for one in placed.values()))
 
 

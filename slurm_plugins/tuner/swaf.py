@@ -150,13 +150,18 @@ class Free:
         most = sorted(self.gpus, reverse=True)
         return {(nodes, gpus) for nodes, each in enumerate(most, 1) for gpus in range(1, each + 1)}
 
+    def fullest(self, placement: Placement) -> tuple[int, ...]:
+        """The nodes that a placement would take, which have the least left over; fewer where it does not fit."""
+        nodes, gpus = placement
+        able = sorted((free, node) for node, free in enumerate(self.gpus) if free >= gpus)
+        return tuple(node for _, node in able[:nodes])
+
     def take(self, placement: Placement) -> tuple[int, ...]:
         """On the nodes that have the least left over. Raises ValueError where it does not fit."""
         nodes, gpus = placement
-        able = sorted((free, node) for node, free in enumerate(self.gpus) if free >= gpus)
-        if len(able) < nodes:
+        chosen = self.fullest(placement)
+        if len(chosen) < nodes:
             raise ValueError(f"{nodes} x {gpus} GPUs are not free: {self.gpus}")
-        chosen = tuple(node for _, node in able[:nodes])
         for node in chosen:
             self.gpus[node] -= gpus
         return chosen

@@ -7,7 +7,7 @@ Tetrises with a plus choose by GENIE's own model. Sources: Hadoop's schedulers; 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from slurm_plugins.tuner.swaf import Placement, Rule, State, Task, choose, swaf
@@ -83,16 +83,25 @@ def min_min(state: State) -> _Start:
 
 def _alignment(state: State, placement: Placement) -> float:
     """Tetris's: on each node that it would take what it asks for times what is free, as parts of the node."""
-    nodes, gpus = placement
-    free = sorted(one for one in state.free.gpus if one >= gpus)[:nodes]
-    return sum(gpus * one for one in free) / state.free.each**2
+    free = state.free
+    return sum(placement[1] * free.gpus[node] for node in free.fullest(placement)) / free.each**2
 
 
-def tetris(state: State) -> _Start:
-    """Of all that fits as its user asked for it what is best aligned with what is free."""
-    able = [task for task in state.waiting if state.free.fits(task.asked)]
-    task = max(able, key=lambda one: (_alignment(state, one.asked), -one.task), default=None)
-    return None if task is None else (task, task.asked)
+def _best_aligned(placement_of: Callable[[Task], Placement]) -> Rule:
+    """Of all that fits where it is to be placed what is best aligned with what is free."""
+
+    def rule(state: State) -> _Start:
+        fitting = [(task, placement_of(task)) for task in state.waiting]
+        fitting = [one for one in fitting if state.free.fits(one[1])]
+        return max(fitting, key=lambda one: (_alignment(state, one[1]), -one[0].task), default=None)
+
+    return rule
+
+
+tetris: Final = _best_aligned(lambda task: task.asked)
+"""Each task on what its user asked for."""
+tetris_packing: Final = _best_aligned(lambda task: task.options[0].placement)
+"""Each task on its placement of most worth."""
 
 
 def most_worth(state: State) -> _Start:
@@ -105,13 +114,6 @@ def most_worth(state: State) -> _Start:
         if one is not None and one.worth > best:
             best, found = one.worth, (task, one.placement)
     return found
-
-
-def tetris_packing(state: State) -> _Start:
-    """Each task on its placement of most worth, and of those that fit the one that fills most of what is free."""
-    able = [task for task in state.waiting if state.free.fits(task.options[0].placement)]
-    task = max(able, key=lambda one: (_alignment(state, one.options[0].placement), -one.task), default=None)
-    return None if task is None else (task, task.options[0].placement)
 
 
 def tetris_with(*, worth: bool) -> Rule:

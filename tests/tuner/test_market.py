@@ -10,7 +10,7 @@ from slurm_plugins.tuner.draws import at_random
 from slurm_plugins.tuner.market import market
 from slurm_plugins.tuner.placing import Placed, Request, tune
 from slurm_plugins.tuner.values import PROFILES, V100, Curve, Shape
-from tests.tuner.test_placing import queues, used
+from tests.tuner.test_placing import keeps_its_promises, queues
 
 
 @given(queues())
@@ -18,16 +18,7 @@ from tests.tuner.test_placing import queues, used
 def test_every_job_runs_none_below_proportional_and_no_server_gives_more_than_it_has(queue):
     servers, requests = queue
     placed = market(requests, servers, V100)
-    assert set(placed) == {r.job for r in requests}
-    for p in placed.values():
-        assert sum(p.parts.values()) == p.request.gpus
-        assert p.speed == pytest.approx(p.request.curve.speed(p.share))
-        assert p.speed >= p.request.curve.speed(V100.proportional) - 1e-9
-    for server in range(servers):
-        gpus, cpus, memory = used(placed, server)
-        assert gpus <= V100.gpus
-        assert cpus <= V100.cpus + 1e-3
-        assert memory <= V100.memory + 1e-3
+    keeps_its_promises(placed, requests, servers)
 
 
 @given(queues())

@@ -41,6 +41,20 @@ def used(placed: dict[int, Placed], server: int) -> tuple[int, float, float]:
     return sum(g for g, _ in mine), sum(g * s.cpus for g, s in mine), sum(g * s.memory for g, s in mine)
 
 
+def keeps_its_promises(placed: dict[int, Placed], requests: list[Request], servers: int) -> None:
+    """Everyone runs, none below the proportional speed, and no server gives more than it has."""
+    assert set(placed) == {r.job for r in requests}
+    for p in placed.values():
+        assert sum(p.parts.values()) == p.request.gpus
+        assert p.speed == pytest.approx(p.request.curve.speed(p.share))
+        assert p.speed >= p.request.curve.speed(V100.proportional) - 1e-9
+    for server in range(servers):
+        gpus, cpus, memory = used(placed, server)
+        assert gpus <= V100.gpus
+        assert cpus <= V100.cpus + 1e-3
+        assert memory <= V100.memory + 1e-3
+
+
 @pytest.mark.parametrize("placing", [proportional, greedy, tune, tune_as_shipped])
 @given(queues())
 @settings(max_examples=60, deadline=None)

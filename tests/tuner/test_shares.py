@@ -11,7 +11,7 @@ from slurm_plugins.tuner.placing import Request, tune, tune_as_shipped
 from slurm_plugins.tuner.shares import best_shares, share_out, tune_by_curves
 from slurm_plugins.tuner.values import PROFILES, V100, Curve, Shape
 from tests.tuner.test_market import random_mix, speeds
-from tests.tuner.test_placing import WIDE, queues, used
+from tests.tuner.test_placing import WIDE, keeps_its_promises, queues
 
 SPANNING = queues((1, 2, 3, 5, 6, 7))
 """Of sizes that often go over two servers, beside others."""
@@ -22,16 +22,7 @@ SPANNING = queues((1, 2, 3, 5, 6, 7))
 def test_every_job_runs_none_below_proportional_and_no_server_gives_more_than_it_has(queue):
     servers, requests = queue
     placed = tune_by_curves(requests, servers, V100)
-    assert set(placed) == {r.job for r in requests}
-    for p in placed.values():
-        assert sum(p.parts.values()) == p.request.gpus
-        assert p.speed == pytest.approx(p.request.curve.speed(p.share))
-        assert p.speed >= p.request.curve.speed(V100.proportional) - 1e-9
-    for server in range(servers):
-        gpus, cpus, memory = used(placed, server)
-        assert gpus <= V100.gpus
-        assert cpus <= V100.cpus + 1e-3
-        assert memory <= V100.memory + 1e-3
+    keeps_its_promises(placed, requests, servers)
 
 
 @given(SPANNING)
