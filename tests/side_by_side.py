@@ -140,7 +140,8 @@ class Run:
         self.output, self.report = folder / f"{name}.txt", folder / f"{name}.jsonl"
         argv = [sys.executable, "-X", "faulthandler", "-m", "pytest", "-p", "tests.side_by_side_report"]
         argv += ["--report-to", str(self.report), "-p", "no:cacheprovider"]
-        argv += ["-o", "faulthandler_timeout=600", *part.args]
+        # pytest keeps three runs' folders, so the parts that end first would take away those of others, for minutes
+        argv += ["-o", "faulthandler_timeout=600", "-o", "tmp_path_retention_count=20", *part.args]
         if only:
             ids = folder / f"{name}.ids"
             ids.write_text("".join(json.dumps(test) + "\n" for test in only))
