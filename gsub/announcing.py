@@ -22,7 +22,7 @@ from gsub.briefly import is_off
 from gsub.submissions import SWITCH
 from profiler.whole_file import put
 
-__all__ = ["MARK", "RUNS", "TOLD", "Announcing", "is_own", "runs_folder"]
+__all__ = ["MARK", "RUNS", "TOLD", "Announcing", "any_told", "is_own", "runs_folder"]
 
 RUNS: Final = "GSUB_RUNS"
 """The variable that names the folder to the job."""
@@ -56,6 +56,15 @@ def runs_folder(environ: Mapping[str, str], cluster: str) -> str:
         return ""
     base = state if state.startswith("/") else f"{home}/.local/state"
     return os.path.join(base, "gsub", "runs", cluster)  # noqa: PTH118
+
+
+def any_told(runs: Path) -> bool:
+    """Whether a process has told anything in one of these folders. Costs no import, so it can be asked each time."""
+    try:
+        folders = [entry.path for entry in os.scandir(runs) if entry.is_dir(follow_symlinks=False)]
+        return any(TOLD.fullmatch(name) for folder in folders for name in os.listdir(folder))  # noqa: PTH208
+    except OSError:
+        return False
 
 
 class Announcing:

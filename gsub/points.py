@@ -94,10 +94,11 @@ def drop_kept(name: str, environ: Mapping[str, str] = os.environ) -> None:
 
 def _gather(environ: Mapping[str, str], site: Site | None) -> None:
     """Keep a point of each ordinary run that has ended since. Raises OSError and more."""
+    from gsub.announcing import any_told
     from gsub.receipts import memory_folder
 
     state = memory_folder(environ)
-    if state is None or not (state / "runs").is_dir():
+    if state is None or not any_told(state / "runs"):
         return
     import msgspec
 
