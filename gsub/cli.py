@@ -6,6 +6,7 @@ Nothing is imported here that the way to `sbatch` does not need; click comes wit
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -32,6 +33,8 @@ COMMANDS: Final = {
 
 DEBUG: Final = "--debug"
 _INTERRUPTED: Final = 130
+_GARBAGE: Final = 50_000
+"""New objects until Python looks for cycles: at its 700 it looks 100 times while a command is imported, for 10 ms."""
 # A full disk, a quota, a file that may grow no more, a terminal that has gone
 _CANNOT_WRITE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -39,6 +42,7 @@ _CANNOT_WRITE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `gsub`; returns the exit code (the console script hands it to the shell)."""
     words = list(sys.argv[1:] if argv is None else argv)
+    gc.set_threshold(_GARBAGE)
     _open_streams()
     try:
         code = _dispatch(words)
