@@ -70,10 +70,14 @@ def replay(
     if policy.tuning != "none":
         return in_rounds.run(trace, cluster, policy, seed=seed, attempts=attempts, progress=progress)
     if policy.order == "slurm":
+        if policy.backfill == "skip" or policy.packing != "pack" or policy.locality != "none":
+            raise PolicyError(
+                str(policy), "order slurm takes Slurm's own choice of jobs and nodes: none or easy only"
+            )
         return slurm_run.run(
             trace,
             cluster,
-            policy.slurm,
+            policy.rules,
             seed=seed,
             attempts=attempts,
             progress=progress,

@@ -96,7 +96,11 @@ class Policy:
 
     slurm: SlurmRules = dataclasses.field(default_factory=SlurmRules)
     """Order slurm: the site's own weights and intervals; without them all are Slurm's defaults, where weights are 0 and
-    the order is that of submission."""
+    the order is that of submission. `rules` has them with the two that follow, which no slurm.conf tells."""
+    epilog_s: float = 0.0
+    """How long a node that a job has left starts no other: `SlurmRules.completing_s`."""
+    reserve: int = 0
+    """Jobs that get a place ahead in a cycle of backfill; 0: all, as in Slurm: `SlurmRules.bf_reserve`."""
 
     def __post_init__(self) -> None:
         for field, choices in CHOICES.items():
@@ -111,12 +115,28 @@ class Policy:
             raise PolicyError("grow", f"{self.grow_s} and {self.shrink_s} are not times in seconds")
         if not 0 < self.least <= 1 <= self.most <= 1024:
             raise PolicyError("least", f"from {self.least} to {self.most} times what was asked for")
+        if not 0 <= self.epilog_s < math.inf:
+            raise PolicyError("epilog", f"{self.epilog_s} is not a time in seconds")
+        if self.reserve < 0:
+            raise PolicyError("reserve", f"{self.reserve} is less than none")
+        if self.order != "slurm" and (self.epilog_s or self.reserve):
+            raise PolicyError(self.order, "epilog= and reserve= are of order slurm")
         if self.retries < 0:
             raise PolicyError("retries", f"{self.retries} is less than none")
         if not 0 <= self.reclaim_at <= 1:
             raise PolicyError("reclaim", f"{self.reclaim_at} is no share of the GPUs, 0 to 1")
         if self.wait_s < 0:
             raise PolicyError("wait", f"{self.wait_s} is not a time in seconds")
+
+    @property
+    def rules(self) -> SlurmRules:
+        """Order slurm: by what rules, with what the policy says beyond them."""
+        return dataclasses.replace(
+            self.slurm,
+            backfill=self.slurm.backfill and self.backfill == "easy",
+            completing_s=self.epilog_s or self.slurm.completing_s,
+            bf_reserve=self.reserve or self.slurm.bf_reserve,
+        )
 
     @classmethod
     def parse(cls, text: str) -> Policy:
@@ -191,6 +211,8 @@ _NUMBERS: Final[Mapping[str, tuple[str, type]]] = {
     "shrink": ("shrink_s", float),
     "least": ("least", float),
     "most": ("most", float),
+    "epilog": ("epilog_s", float),
+    "reserve": ("reserve", int),
 }
 
 _ALSO: Final[Mapping[str, Mapping[str, Any]]] = {"wait_s": {"locality": "relaxed", "patience": "wait"}}

@@ -207,7 +207,9 @@ def test_progress_is_told_and_ends_at_all():
     ("text", "word"),
     [("fifo+nonsense", "nonsense"), ("", ""), ("fifo+restart=x", "restart=x"), ("fifo+restart=-1", "restart"),
      ("philly+backoff=0", "backoff"), ("fifo+color=3", "color"), ("philly+reclaim=2", "reclaim"),
-     ("philly+acquire=nan", "acquire=nan"), ("fifo+round=inf", "round"), ("philly+retries=1e3", "retries=1e3")],
+     ("philly+acquire=nan", "acquire=nan"), ("fifo+round=inf", "round"), ("philly+retries=1e3", "retries=1e3"),
+     ("slurm+epilog=-1", "epilog"), ("slurm+epilog=inf", "epilog"), ("slurm+reserve=-1", "reserve"),
+     ("fifo+epilog=30", "fifo"), ("fifo+reserve=1", "fifo")],
 )  # fmt: skip
 def test_bad_policies_name_the_word(text, word):
     with pytest.raises(PolicyError) as found:
@@ -223,6 +225,9 @@ def test_bad_policies_name_the_word(text, word):
         ("fifo+easy+relax", "quotas, and relaxing"),
         ("srtf+quotas", "quotas, and relaxing"),
         ("slurm+lend", "quotas, and relaxing"),
+        ("slurm+strict", "Slurm's own choice"),
+        ("slurm+spread", "Slurm's own choice"),
+        ("slurm+skip", "Slurm's own choice"),
     ],
 )
 def test_what_nobody_would_obey_is_refused(policy, why):

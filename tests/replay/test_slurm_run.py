@@ -215,3 +215,36 @@ def test_jobs_work_and_capacity(trace, cluster, seed, easy):
     assert gpus_in_use(trace, done) <= cluster.gpus
     again = replay(trace, cluster, policy, seed=seed)
     assert np.array_equal(done.started, again.started, equal_nan=True)
+
+
+def test_words_of_a_policy_say_what_no_slurm_conf_tells():
+    one, jobs = Cluster.alike(1, 8, 8, 8), [Job(1, 0.0, 60.0, gpus=8), Job(2, 1.0, 60.0, gpus=8)]
+    later = [
+        float(replay(Trace.of(jobs), one, Policy.parse(text)).started[1] - 60)
+        for text in ("slurm", "slurm+epilog=40")
+    ]
+    assert later[1] - later[0] == pytest.approx(40, abs=4)  # the looks are some seconds apart
+
+    # the second waits for both nodes, and the third fits beside the first until that has ended
+    two = Cluster.alike(2, 8, 8, 8)
+    asked = [
+        Job(1, 0.0, 3600.0, gpus=8, nodes=1, limit=7200.0, queue="a"),
+        Job(2, 1.0, 600.0, gpus=16, nodes=2, limit=1200.0, queue="a"),
+        Job(3, 2.0, 600.0, gpus=8, nodes=1, limit=1200.0, queue="a"),
+    ]
+    assert replay(Trace.of(asked), two, Policy.parse("slurm")).started[2] < 120
+    assert replay(Trace.of(asked), two, Policy.parse("slurm+none")).started[2] > 3600
+
+
+@pytest.mark.parametrize("words", ["slurm", "slurm+none", "slurm+reserve=1", "slurm+epilog=0.02"])
+def test_a_policy_and_its_words_are_the_rules_that_they_name(lived, words):
+    plain = replace(lived.rules, completing_s=0.0)
+    as_rules = {
+        "slurm": plain,
+        "slurm+none": replace(plain, backfill=False),
+        "slurm+reserve=1": replace(plain, bf_reserve=1),
+        "slurm+epilog=0.02": lived.rules,
+    }
+    policy = replace(Policy.parse(words), slurm=plain)
+    told = replay(lived.trace, lived.cluster, policy)
+    assert told.started.tolist() == run(lived.trace, lived.cluster, as_rules[words]).started.tolist()
