@@ -45,6 +45,8 @@ SERVICES = tuple(
 """Half the time of what needs no cluster: daemons and databases, which are mostly waited for."""
 SECTION_LINES = 500
 """Lines of one part's failures that are printed; the rest is in its file."""
+UNSTEADY_LINES = 120
+"""The same of a part whose failures all passed when run again: its file is gone with the run's end."""
 
 _SECTION = re.compile(r"=+ (ERRORS|FAILURES) =+")
 _WORST = ("failed", "error", "xpassed", "passed", "xfailed", "skipped")
@@ -370,6 +372,9 @@ def _tell(results: Sequence[Result], took_s: float) -> bool:
             _say(f"\n##### {result.part.name}: {result.trouble or 'failed'}")
             for path in filter(None, (result.again or result.output,)):
                 _say(_section(path.read_text(errors="replace"), path))
+        elif result.unsteady:
+            _say(f"\n##### {result.part.name}: failed at first, beside the others")
+            _say(_section(result.output.read_text(errors="replace"), result.output, UNSTEADY_LINES))
     unsteady = [(result.part.name, *each) for result in results for each in result.unsteady.items()]
     if unsteady:
         _say("\nunsteady: passed when run again alone")
@@ -388,14 +393,14 @@ def _tell(results: Sequence[Result], took_s: float) -> bool:
     return all(result.ok for result in results) and len(unsteady) <= MOST_UNSTEADY
 
 
-def _section(text: str, path: Path) -> str:
+def _section(text: str, path: Path, most: int = SECTION_LINES) -> str:
     """The failures of a pytest's output, from their headline on; its last lines where it has none."""
     lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if _SECTION.fullmatch(line)), max(0, len(lines) - 100))
     found = lines[start:]
-    if len(found) > SECTION_LINES:
-        left_out = len(found) - SECTION_LINES
-        half = SECTION_LINES // 2
+    if len(found) > most:
+        left_out = len(found) - most
+        half = most // 2
         found = [*found[:half], f"[... {left_out} lines more in {path} ...]", *found[-half:]]
     return "\n".join(found)
 

@@ -98,7 +98,7 @@ def test_commands_run(document, clean, user):
             # the example trains: two minutes on a loaded machine
             done = clean.run(["bash", "-c", command.line], user=user, cwd=folder, timeout=400)
         assert done.returncode == command.exit_code, (
-            f"{document.name}: {command.line}\n{done.stdout}{done.stderr}"
+            f"{document.name}: {command.line}: exit code {done.returncode}: {done.stdout}{done.stderr}"
         )
 
 

@@ -110,6 +110,8 @@ def test_unsteady_tests_are_named_and_do_not_fail_the_run(suite, capsys):
     named = out[out.index("unsteady: passed when run again alone") :]
     assert "two: test_two.py::test_flaky[a b]: AssertionError: the first time never works" in named
     assert "two: test_two.py::test_flaky[x::y[1]]: AssertionError" in named
+    told = out[out.index("##### two: failed at first") : out.index("unsteady: passed")]
+    assert "assert seen, 'the first time never works'" in told
 
 
 def test_too_many_unsteady_tests_fail_the_run(suite, capsys):
