@@ -30,11 +30,19 @@ def masked(words: Sequence[str]) -> list[str]:
 
     >>> masked(["train.sh", "--token=tr0ub4dor", "--password", "my word", "--epochs", "5"])
     ['train.sh', '--token=****', '--password', '****', '--epochs', '5']
+    >>> masked(["--password=open sesame"])
+    ['--password=****']
     """
     before = ["", *words]
-    return [
-        mask(word) if not _is_secret(name, word) else MASK for name, word in zip(before, words, strict=False)
-    ]
+    return [_masked(name, word) for name, word in zip(before, words, strict=False)]
+
+
+def _masked(before: str, word: str) -> str:
+    if _is_secret(before, word):
+        return MASK
+    name, equals, value = word.partition("=")
+    # All of it: mask() takes a blank for the secret's end, and here it is a part of the word
+    return f"{name}={MASK}" if equals and _is_secret(name, value) else mask(word)
 
 
 def _is_secret(name: str, word: str) -> bool:

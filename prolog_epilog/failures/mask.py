@@ -62,6 +62,10 @@ _NOT_OF_TEXT: Final = (  # of text, not of access
     r"(?<!pad_)(?<!eos_)(?<!bos_)(?<!unk_)(?<!sep_)(?<!cls_)(?<!mask_)(?<!next_)(?<!last_)(?<!image_)(?<!special_)"
     r"(?<!per_)(?<!unexpected )(?<!Unexpected )(?<!invalid )(?<!added )(?<!stop_)"
 )
+_NO_OPTION_OF_TEXT: Final = (
+    r"(?!(?:[a-z0-9]{1,30}[_-]){0,5}(?:pad|eos|bos|unk|sep|cls|mask|next|last|image|special|stop|start|end)"
+    r"[_-]token)"
+)
 
 _RULES: Final = (
     _rule(
@@ -153,12 +157,21 @@ _RULES: Final = (
         r"(?i)(?P<kept>" + _NOT_OF_TEXT + r"(?:" + _LIKELY + r")['\"]?\s{0,3}(?:=>|:=|==?|:)\s{0,3}['\"]?)"
         r"(?!\*{4}|https?://|/)" + _NOTHING + r"(?:" + _SECRETLIKE + r")",
     ),
-    _rule(
+    _rule(  # of an option, with a blank or "=" behind it
         "--",
-        r"(?i)(?P<kept>(?<![\w-])--?(?:[a-z0-9]{1,30}[_-]){0,6}(?:"
+        r"(?i)(?P<kept>(?<![\w-])--?"
+        + _NO_OPTION_OF_TEXT
+        + r"(?:[a-z0-9]{1,30}[_-]){0,6}(?:"
         + _SURE
         + r"|token|api[_-]?key|access[_-]?key)"
-        r"\s{1,3}['\"]?)(?!-|\*{4})" + _NOTHING + r"(?=[^\s'\"]*[A-Za-z])[^\s'\"<>\[]{6,400}",
+        r"(?:\s{1,3}|=(?!['\"]?(?:https?:/)?/))['\"]?)(?!-|\*{4})"
+        + _NOTHING
+        + r"(?=[^\s'\"]*[A-Za-z])[^\s'\"<>\[]{6,400}",
+    ),
+    _rule(
+        "--pass|--pw",
+        r"(?i)(?P<kept>(?<![\w-])--(?:pass|pw)(?:\s{1,3}|=)['\"]?)(?!-|\*{4}|/)"
+        r"(?=[^\s'\"]{0,400}\d)(?=[^\s'\"]{0,400}[A-Za-z])[^\s'\"]{6,400}",
     ),
 )
 
