@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from gsub.client import connect, job_id, telling
 from gsub.errors import FAILED, UserError
 from gsub.term import is_terminal
+
+if TYPE_CHECKING:
+    from slurm_plugins.client.protocol import SlurmClient
+    from slurm_plugins.client.values import Job
 
 
 @click.command()
@@ -26,7 +32,8 @@ def cancel(jobs: tuple[str, ...], yes: bool) -> int:
     done = []
     gone = []
     with telling():
-        for job in wanted:
+        over = _over(client, wanted)
+        for job in (job for job in wanted if job not in over):
             try:
                 # One by one: Slurm names only the first that it does not know.
                 client.cancel([job])
@@ -35,8 +42,28 @@ def cancel(jobs: tuple[str, ...], yes: bool) -> int:
                 gone.append(job)
     if done:
         print(f"Cancelled {', '.join(done)}.", flush=True)
+    for job, state in over.items():
+        print(f"{job} had ended before ({state}): nothing to cancel.", flush=True)
     if gone:
         raise UserError(
             f"Slurm has no job {', '.join(gone)}", fix="'gsub status' lists your jobs", exit_code=FAILED
         )
     return 0
+
+
+def _over(client: SlurmClient, wanted: Sequence[str]) -> Mapping[str, str]:
+    """The jobs of which nothing waits or runs any more, and how they ended: scancel says nothing about these."""
+    numbers = {job.partition("_")[0].partition("+")[0] for job in wanted}
+    parts = client.jobs(ids=sorted(numbers))
+    found = {}
+    for job in wanted:
+        own = [part for part in parts if _is_of(part, job)]
+        if own and all(part.ended for part in own):
+            found[job] = ", ".join(sorted({part.state.value for part in own}))
+    return found
+
+
+def _is_of(part: Job, job: str) -> bool:
+    return part.shown_id == job or (
+        job.isdigit() and int(job) in (part.id, part.array_job_id, part.het_job_id)
+    )

@@ -420,6 +420,17 @@ def test_cancel(clean: Cluster, gsub) -> None:
     assert gsub("cancel", "abc").returncode == 2
 
 
+def test_cancelling_what_has_ended_says_so(gsub) -> None:
+    job = json.loads(gsub("--json", "--wait", "job.sh").stdout)["job_id"]
+    done = gsub("cancel", str(job))
+    assert done.returncode == 0
+    assert done.stdout == f"{job} had ended before (COMPLETED): nothing to cancel.\n"
+    tasks = job_of(gsub("-H", "--array=1-3", "job.sh").stdout)
+    assert gsub("cancel", f"{tasks}_2").stdout == f"Cancelled {tasks}_2.\n"
+    assert gsub("cancel", tasks).stdout == f"Cancelled {tasks}.\n"
+    assert "had ended before (CANCELLED)" in gsub("cancel", tasks).stdout
+
+
 def test_cancel_asks_on_a_terminal(clean: Cluster, user: str | None, folder: Path, gsub) -> None:
     jobs = [job_of(gsub("-H", "job.sh").stdout) for _ in range(2)]
     no = Terminal(clean, user, folder, "cancel", *jobs)
