@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 REFRESH: Final = 5.0
 """Seconds between questions to Slurm while live."""
 COLUMNS: Final = ("JOB", "NAME", "STATE", "TIME", "LIMIT", "NODES", "GPUS", "PARTITION", "WHERE")
+_CUT: Final = ("NAME", "WHERE")
+"""What is cut where the terminal is narrow: to `_NARROW` at least; on a wide one at `_WIDE`."""
+_LEFT_OUT: Final = ("PARTITION", "LIMIT", "NODES", "GPUS", "TIME")
+"""What goes, one after the other, before that."""
+_NARROW: Final = 16
+_GAP: Final = 2
 _WIDE: Final = 28
 
 
@@ -45,7 +51,7 @@ def status(ended: bool, once: bool, as_json: bool) -> int:
         elif is_terminal(sys.stdout):
             _show(client, user, jobs, ended=ended, once=once)
         elif jobs:
-            print("\n".join(plain_table(jobs)))
+            print("\n".join(plain_table(jobs, screen.width)))
     return 0
 
 
@@ -112,41 +118,59 @@ def facts(job: Job) -> dict[str, object]:
 def _show(client: SlurmClient, user: str, jobs: Sequence[Job], *, ended: bool, once: bool) -> None:
     screen = console()
     if not jobs or once:
-        screen.print(_table(jobs) if jobs else "You have no jobs.")
+        screen.print(_table(jobs, screen.width) if jobs else "You have no jobs.")
         return
     from rich.live import Live
 
     try:
-        with Live(_table(jobs), console=screen, auto_refresh=False, transient=False) as live:
+        with Live(_table(jobs, screen.width), console=screen, auto_refresh=False, transient=False) as live:
             while any(not job.ended for job in jobs):
                 time.sleep(REFRESH)
                 jobs = my_jobs(client, user, ended=ended)
-                live.update(_table(jobs) if jobs else "You have no jobs.", refresh=True)
+                live.update(_table(jobs, screen.width) if jobs else "You have no jobs.", refresh=True)
     except KeyboardInterrupt:
         pass
 
 
-def _table(jobs: Sequence[Job]) -> Table:
+def shown_columns(rows: Sequence[Sequence[str]], width: int) -> tuple[str, ...]:
+    """Those of COLUMNS that have room on a terminal of that width, for rows that have a cell for each.
+
+    >>> shown_columns([("7", "train", "RUNNING", "1:00", "2:00", "1", "8", "gpu", "n1")], 40)
+    ('JOB', 'NAME', 'STATE', 'TIME', 'GPUS', 'WHERE')
+    """
+    needs = {name: max(map(len, (name, *cells))) for name, *cells in zip(COLUMNS, *rows, strict=True)}
+    needs.update({name: min(needs[name], _NARROW) for name in _CUT})
+    shown = list(COLUMNS)
+    for name in _LEFT_OUT:
+        if sum(needs[one] + _GAP for one in shown) - _GAP <= width:
+            break
+        shown.remove(name)
+    return tuple(shown)
+
+
+def _table(jobs: Sequence[Job], width: int) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD)
-    for name in COLUMNS:
+    now = datetime.now(timezone.utc)
+    rows = [row(job, now) for job in jobs]
+    shown = shown_columns(rows, width)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 0), show_edge=False)
+    for name in shown:
         table.add_column(
             name.capitalize(),
             justify="right" if name in ("TIME", "LIMIT", "NODES", "GPUS") else "left",
-            no_wrap=name not in ("NAME", "WHERE"),
-            max_width=_WIDE if name in ("NAME", "WHERE") else None,
+            no_wrap=name not in _CUT,
+            max_width=_WIDE if name in _CUT else None,
         )
-    now = datetime.now(timezone.utc)
-    for job in jobs:
-        cells = row(job, now)
+    for cells in rows:
         table.add_row(
             *(
                 # Text and not str: a job's name is no markup
                 Text(cell, style=style(cell) if name == "STATE" else "")
                 for name, cell in zip(COLUMNS, cells, strict=True)
+                if name in shown
             )
         )
     return table

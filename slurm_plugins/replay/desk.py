@@ -110,7 +110,7 @@ class Desk:
         self.out_of_order = 0
         self.why: dict[int, str] = {}
         self.waits = Waits(self)
-        self.samples = Samples(self.arrival)
+        self.samples = Samples(self.arrival, gpus=self.room.gpus, top=self.room.largest())
 
     def _runs_of(self, attempts: Attempts) -> None:
         """The run of each job that is on or next, as a row of the attempts, and what those are."""
@@ -290,6 +290,10 @@ class Desk:
             at = arrival[coming[-1]] if coming else inf
             now = at if not events or at < events[0][0] else events[0][0]
             self.now = now
+            if now > samples.since:
+                room = self.room
+                held = room.gpus - room.free_gpus, room.held_cpus, room.held_memory
+                samples.note(now, held, self.queued, room.largest())
             changed = False
             while events and events[0][0] == now:
                 _, code = heapq.heappop(events)
@@ -311,8 +315,6 @@ class Desk:
                 planner.plan(self)
                 self.freed.clear()
                 waits.look(planner)
-                if now >= samples.due:
-                    samples.take(self)
                 if tick is not None:
                     tick(count - len(coming))
 

@@ -200,7 +200,7 @@ def recorded(trace: Trace) -> Replayed | None:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What is in use and waits, from each of `times` to the next; a column of nan is not known."""
+    """What is in use and waits, in the mean from each of `times` to the next; a column of nan is not known."""
 
     times: Floats
     gpus: Floats
@@ -209,6 +209,10 @@ class Course:
     waiting: Floats
     block: Floats
     """The largest free block of GPUs on one node."""
+    idle: Floats
+    """GPUs that stand free while jobs wait."""
+    fragmentation: Floats
+    """As in `Use`."""
 
     def mean(self, values: Floats, since: float, until: float) -> float:
         """The mean of a column over a span of time; nan without one."""
@@ -228,9 +232,9 @@ class Course:
 
 
 def course(trace: Trace, done: Replayed) -> Course:
-    """What the replay sampled; else the same from starts and ends, where all jobs ran at a stretch."""
+    """What the replay noted; else the same from starts and ends, where all jobs ran at a stretch."""
     if len(done.samples):
-        return Course(*(done.samples[:, column] for column in range(6)))
+        return Course(*done.samples.T)
     ran = np.isfinite(done.started) & np.isfinite(done.ended)
     begin, end = done.started[ran], done.ended[ran]
     held, arrival = trace["gpus"][ran].astype(np.float64), trace["arrival"][ran]
@@ -246,7 +250,8 @@ def course(trace: Trace, done: Replayed) -> Course:
     unknown = np.full(len(times), math.nan)
     # What ran in pieces held nothing in between, and nobody says when
     stretch = bool(np.allclose(done.run_s[ran], end - begin, rtol=1e-6, atol=1.0))
-    return Course(times, gpus if stretch else unknown, unknown, unknown, waiting, unknown)
+    held_then = gpus if stretch else unknown
+    return Course(times, held_then, unknown, unknown, waiting, unknown, unknown, unknown)
 
 
 def _use(trace: Trace, cluster: Cluster, done: Replayed) -> Use:
@@ -256,16 +261,15 @@ def _use(trace: Trace, cluster: Cluster, done: Replayed) -> Use:
     over = course(trace, done)
     cpus = sum(group.count * group.cpus for group in cluster.nodes)
     memory = sum(group.count * group.memory for group in cluster.nodes)
-    free = np.maximum(cluster.gpus - over.gpus, 0.0)
-    whole = float(max((group.gpus for group in cluster.nodes), default=0))
-    could = np.minimum(free, whole)
-    lacks = np.where(could > 0, 1 - np.minimum(over.block, could) / np.maximum(could, 1.0), 0.0)
+    # From starts and ends the moments are known one by one; what was noted are means, of this too
+    idle = np.where(over.waiting > 0, np.maximum(cluster.gpus - over.gpus, 0.0), 0.0)
     return Use(
         gpus=over.mean(over.gpus, first, last) / max(cluster.gpus, 1),
         cpus=over.mean(over.cpus, first, last) / max(cpus, 1.0),
         memory=over.mean(over.memory, first, last) / max(memory, 1.0),
-        idle_with_queue=over.mean(np.where(over.waiting > 0, free, 0.0), first, last) / max(cluster.gpus, 1),
-        fragmentation=over.mean(lacks if not np.isnan(over.block).any() else over.block, first, last),
+        idle_with_queue=over.mean(over.idle if len(done.samples) else idle, first, last)
+        / max(cluster.gpus, 1),
+        fragmentation=over.mean(over.fragmentation, first, last),
         waiting=over.mean(over.waiting, first, last),
     )
 

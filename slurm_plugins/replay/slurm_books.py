@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_plugins.replay.backfill import Held
+from slurm_plugins.replay.samples import Samples
 from slurm_plugins.replay.slurm_nodes import Need, Places, needs
 from slurm_plugins.replay.values import CAUSES, Floats, Replayed, Trace
 
 __all__ = ["Books"]
 
-SAMPLES: Final = 2_000
 NEVER: Final = "the cluster never has what it asks for"
 WAITS: Final = "still waits at the end"
 
@@ -40,8 +40,9 @@ class Books:
         self._waiting: Counter[Need] = Counter()
         arrivals = trace["arrival"]
         self._looked = float(arrivals[0]) if count else 0.0
-        self._every = float(arrivals[-1] - arrivals[0]) / SAMPLES if count else 0.0
-        self._samples: list[tuple[float, ...]] = []
+        self._samples = Samples(
+            arrivals.tolist(), gpus=int(places.gpus.sum()), top=int(places.gpus.max(initial=0))
+        )
 
     def moment(self, when: float) -> float:
         """A moment as the trace's own books would have it."""
@@ -92,8 +93,13 @@ class Books:
         free = int(self.state.gpus.sum())
         for need in self._waiting:
             self._clocks[need][self._cause(need, free)] += seconds
-        if not self._samples or when - self._samples[-1][0] >= self._every:
-            self._sample(when, free)
+        state, places = self.state, self.places
+        held = (
+            float(places.gpus.sum() - free),
+            float((places.cpus - state.cpus).sum()),
+            float((places.memory - state.memory).sum()),
+        )
+        self._samples.note(when, held, sum(self._waiting.values()), float(state.gpus.max(initial=0)))
 
     def _cause(self, need: Need, free: int) -> str:
         if need.gpus * need.nodes > free:
@@ -102,19 +108,6 @@ class Books:
         if np.count_nonzero(able) >= need.nodes:
             return "order"
         return "fragmentation" if need.gpus else "resources"
-
-    def _sample(self, when: float, free: int) -> None:
-        state, places = self.state, self.places
-        self._samples.append(
-            (
-                when,
-                float(places.gpus.sum() - free),
-                float((places.cpus - state.cpus).sum()),
-                float((places.memory - state.memory).sum()),
-                float(sum(self._waiting.values())),
-                float(state.gpus.max(initial=0)),
-            )
-        )
 
     def told(self, name: str, seed: int, tried: list[int], waiting: list[int], took: float) -> Replayed:
         """The result; `waiting`: rows that never came to their turn."""
@@ -135,7 +128,7 @@ class Books:
             self._waits(),
             why if any(why) else (),
             self._out_of_order,
-            np.array(self._samples, np.float64).reshape(-1, 6),
+            self._samples.rows,
             took,
         )
 

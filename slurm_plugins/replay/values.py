@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CAUSES", "Cluster", "Job", "Nodes", "Replayed", "Trace"]
+__all__ = ["CAUSES", "SAMPLED", "Cluster", "Job", "Nodes", "Replayed", "Trace"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -23,6 +23,8 @@ CAUSES: Final = ("fair_share", "fragmentation", "resources", "order", "other")
 """What a job waits for. Philly's two: fair_share, its queue's quota is used up; fragmentation, as many GPUs are free
 as it asks for, and not where it may have them. resources: too few are free. order: it would fit, and others come
 first. other: its retry's delay, an end of maintenance."""
+SAMPLED: Final = 8
+"""Columns of `Replayed.samples`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +232,8 @@ class Replayed:
     """By row why a job never ran or never passed; empty: none."""
     out_of_order: int = 0
     """Starts of a job while one that is before it in the queue waited on."""
-    samples: Floats = field(default_factory=lambda: np.zeros((0, 6)))
-    """Rows of time, GPUs held, CPUs held, memory held, jobs waiting, largest free block on one node."""
+    samples: Floats = field(default_factory=lambda: np.zeros((0, SAMPLED)))
+    """Rows of time, and what there was in the mean from then to the next row's: GPUs held, CPUs held, memory held, jobs
+    waiting, largest free block on one node, GPUs free while jobs wait, fragmentation (`Use`)."""
     took_s: float = 0.0
     """Seconds of this machine's time."""

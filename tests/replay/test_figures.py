@@ -7,9 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from slurm_plugins.replay.engine import replay
 from slurm_plugins.replay.figures import RECORDED, Course, course, figures, recorded
-from slurm_plugins.replay.values import Cluster, Job, Replayed, Trace
+from slurm_plugins.replay.policy import Policy
+from slurm_plugins.replay.values import SAMPLED, Cluster, Job, Replayed, Trace
 
 CLUSTER = Cluster.alike(4, 8, 96, 800_000, leaf_size=2)
 NAN = math.nan
@@ -96,10 +100,10 @@ def test_deadlines_and_the_recorded_starts():
 def test_use_is_that_of_the_time_in_which_jobs_arrive():
     """From 0 to 40: 8 GPUs at first, 16 from 20 s on, of 32; somebody waits from 10 s on; 8, then 4 in a block."""
     rows = [
-        (0.0, 8, 96, 8e5, 0, 8),
-        (10.0, 8, 96, 8e5, 1, 8),
-        (20.0, 16, 192, 16e5, 1, 4),
-        (90.0, 32, 0, 0, 0, 0),
+        (0.0, 8, 96, 8e5, 0, 8, 0, 0.0),
+        (10.0, 8, 96, 8e5, 1, 8, 24, 0.0),
+        (20.0, 16, 192, 16e5, 1, 4, 16, 0.5),
+        (90.0, 32, 0, 0, 0, 0, 0, 0.0),
     ]
     use = figures(trace(), CLUSTER, done(samples=np.array(rows))).use
     assert [use.gpus, use.cpus, use.memory] == pytest.approx([12 / 32, 144 / 384, 12e5 / 32e5])
@@ -148,4 +152,53 @@ def test_all_at_once_use_is_until_the_queue_is_empty():
 
 def test_a_mean_over_no_time_is_not_known():
     flat = np.zeros(0)
-    assert math.isnan(Course(flat, flat, flat, flat, flat, flat).mean(flat, 0.0, 1.0))
+    assert math.isnan(Course(*[flat] * 8).mean(flat, 0.0, 1.0))
+
+
+def drawn(gaps: list[float], works: list[float]) -> Trace:
+    """A job for each gap and run time, of 1 to 12 GPUs in turn."""
+    arrivals = np.cumsum(gaps)
+    return Trace.of(
+        Job(n + 1, float(at), work, gpus=1 + 5 * n % 12)
+        for n, (at, work) in enumerate(zip(arrivals, works, strict=True))
+    )
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0.0, 1.0, 70.0, 86_400.0]), st.floats(1, 90_000)), min_size=2, max_size=40
+    ),
+    st.sampled_from(["fifo+pack", "fifo+easy", "fifo+skip"]),
+)
+def test_use_is_that_of_starts_and_ends(jobs, policy):
+    """However far apart events are: what was noted over time says what starts and ends say."""
+    trace = drawn(*map(list, zip(*jobs, strict=True)))
+    cluster = Cluster.alike(2, 8, 8, 8)
+    ran = replay(trace, cluster, Policy.parse(policy + "+even"))
+    noted = figures(trace, cluster, ran).use
+    exact = figures(trace, cluster, replace(ran, samples=np.zeros((0, SAMPLED)))).use
+    assert noted.gpus == pytest.approx(exact.gpus, abs=1e-6)
+    assert noted.waiting == pytest.approx(exact.waiting, abs=1e-6)
+    assert noted.idle_with_queue == pytest.approx(exact.idle_with_queue, abs=1e-6)
+
+
+def test_use_under_slurm_is_that_of_starts_and_ends_too():
+    """Its books have whole seconds: ten minutes of eight GPUs a day."""
+    trace = Trace.of(Job(n + 1, 86_400.0 * n, 600.0, gpus=8) for n in range(5))
+    used = figures(trace, CLUSTER, replay(trace, CLUSTER, Policy.parse("slurm"))).use
+    assert used.gpus == pytest.approx(600 / 86_400 * 8 / 32, rel=0.01)
+    assert used.waiting < 1e-3
+
+
+def test_a_long_drain_thins_the_rows_and_not_the_means():
+    """9,000 jobs arrive within 9,000 s and are worked off for 25 days: more rows than are kept."""
+    trace = drawn([1.0] * 9000, [500.0 + n % 7 for n in range(9000)])
+    cluster = Cluster.alike(2, 8, 8, 8)
+    ran = replay(trace, cluster, Policy.parse("fifo+pack+even"))
+    assert 2000 < len(ran.samples) <= 6001
+    noted = figures(trace, cluster, ran).use
+    exact = figures(trace, cluster, replace(ran, samples=np.zeros((0, SAMPLED)))).use
+    assert [noted.gpus, noted.waiting] == pytest.approx([exact.gpus, exact.waiting], rel=1e-9)
+    over = course(trace, ran)
+    gpu_s = float((np.diff(over.times) * over.gpus[:-1]).sum())
+    assert gpu_s == pytest.approx(float(ran.gpu_s.sum()), rel=1e-9)
