@@ -51,7 +51,7 @@ def status(ended: bool, once: bool, as_json: bool) -> int:
         elif is_terminal(sys.stdout):
             _show(client, user, jobs, ended=ended, once=once)
         elif jobs:
-            print("\n".join(plain_table(jobs, screen.width)))
+            print("\n".join(plain_table(jobs)))
     return 0
 
 
