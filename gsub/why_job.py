@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, get_args
 from gsub.again_view import of_this_job
 from gsub.client import connect, job_id, telling
 from gsub.errors import UserError
+from gsub.job_parts import accounted_parts, is_rest, live_parts, unknown
 from gsub.service import NoRecordError, Records, records
 from gsub.term import is_terminal
 from gsub.waiting import Wait, waiting
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from profiler.findings import Finding
     from prolog_epilog.failures.judge import NodeWord
     from prolog_epilog.failures.text import LogText
+    from slurm_plugins.client.errors import SlurmError
     from slurm_plugins.client.protocol import SlurmClient
     from slurm_plugins.client.values import AccountingRecord, Job
 
@@ -65,16 +67,15 @@ def why_job(job: str, *, as_json: bool) -> int:
 def known_of(job: str, client: SlurmClient, now: datetime) -> Known:
     """All that can be found out about a job. Raises UserError where nobody knows of it."""
     troubles: list[str] = []
-    live, record = _of_slurm(job, client, troubles)
+    live, record, outage = _of_slurm(job, client, troubles)
     told = live or record
     service = _Service(troubles)
     shown = _shown(job, told)
     answer = service.asked(lambda records: records.verdict(shown))
     if answer is None and told is None:
         with telling():
-            from slurm_plugins.client.errors import NoSuchJob
-
-            raise NoSuchJob(job)
+            # Nobody knows whether there is such a job while one who may does not answer
+            raise outage or unknown(job, client)
     earlier: VerdictAnswer | None = None
     if live is not None and answer is not None and answer.job.restarts != live.restarts:
         # It was requeued: the service knows of the attempt before, or of a job of before that had this number
@@ -110,35 +111,60 @@ def known_of(job: str, client: SlurmClient, now: datetime) -> Known:
 
 def _of_slurm(
     job: str, client: SlurmClient, troubles: list[str]
-) -> tuple[Job | None, AccountingRecord | None]:
-    """The job as slurmctld has it, else its last attempt as slurmdbd has it."""
-    from slurm_plugins.client.errors import SlurmError
+) -> tuple[Job | None, AccountingRecord | None, SlurmError | None]:
+    """The job as slurmctld has it, else its last attempt as slurmdbd has it; and who did not answer."""
+    from slurm_plugins.client.errors import SlurmError, SlurmUnreachable
 
+    outage: SlurmError | None = None
+    parts: tuple[Job, ...] = ()
     try:
-        parts = client.jobs(ids=[job])
-        if parts:
-            return _part(job, parts), None
-        rows = client.accounting(ids=[job], duplicates=False)
-        return None, _part(job, rows) if rows else None
+        parts = live_parts(job, client)
     except SlurmError as error:
+        outage = error
         troubles.append(f"what Slurm knows of it: {error}")
-        return None, None
+    live = _part(job, parts)
+    if live is not None and (job != str(live.array_job_id) or _rank(job, live) <= _FAILED):
+        return live, None, None
+    try:
+        rows = accounted_parts(job, client)
+    except SlurmError as error:
+        if live is None:
+            troubles.append(f"what Slurm's accounting knows of it: {error}")
+            # A cluster without accounting refuses: that is no news of this job
+            outage = outage or (error if isinstance(error, SlurmUnreachable) else None)
+        return live, None, outage
+    if live is None:
+        return None, _part(job, rows), outage
+    # slurmctld forgets the tasks that ended first while others still wait or run
+    known = {one.shown_id for one in parts}
+    record = _part(job, [one for one in rows if one.shown_id not in known])
+    if record is None or _rank(job, record) > _CANCELLED or _rank(job, record) >= _rank(job, live):
+        return live, None, None
+    return None, record, None
 
 
 _Part = TypeVar("_Part", "Job", "AccountingRecord")
+_FAILED: Final = 1
+_CANCELLED: Final = 2
+"""Ranks of a task that ended badly: see `_rank`."""
 
 
-def _part(job: str, parts: Sequence[_Part]) -> _Part:
+def _part(job: str, parts: Sequence[_Part]) -> _Part | None:
     """The one that was asked for; of an array or a heterogeneous job one that failed, one that waits, any."""
+    return min(parts, key=lambda one: _rank(job, one), default=None)
 
-    def rank(one: _Part) -> int:
-        if one.shown_id == job:
-            return -1
-        if one.state.ended and one.state.value != "COMPLETED":
-            return 0
-        return 1 if one.state.value == "PENDING" else 2
 
-    return min(parts, key=rank)
+def _rank(job: str, one: Job | AccountingRecord) -> int:
+    """The lower, the more it has to tell. The rest of an array has the array's number, and is not the array."""
+    if one.shown_id == job and not is_rest(one):
+        return 0
+    if not one.state.ended:
+        return 3 if one.state.value == "PENDING" else 4
+    if one.state.value == "COMPLETED":
+        return 6
+    if is_rest(one):
+        return 5
+    return _CANCELLED if one.state.value == "CANCELLED" else _FAILED
 
 
 def _shown(job: str, told: Job | AccountingRecord | None) -> str:
@@ -302,7 +328,7 @@ def _judged(
     from prolog_epilog.failures.classify import Ended, classify
     from prolog_epilog.failures.judge import SlurmWord, judge
 
-    logs, unseen = _logs(_paths(of, job), job) if mine else ([], ["its logs, which are another user's"])
+    logs, unseen = _own_logs(of, job, mine=mine)
     derived = of.derived_exit if of is not None else None
     word = SlurmWord(
         state=job.state or "",
@@ -317,6 +343,15 @@ def _judged(
     finding = classify(logs, ended, site_rules()) if logs else Finding(NO_SIGNATURE)
     finding = msgspec.structs.replace(finding, unseen=(*finding.unseen, *unseen))
     return judge(finding, word, _node_words(told)), tuple(log.name for log in logs)
+
+
+def _own_logs(
+    of: Job | AccountingRecord | None, job: JobSummary, *, mine: bool
+) -> tuple[list[LogText], list[str]]:
+    """Its logs as far as they are this user's, and what was not read."""
+    if of is not None and of.start is None and not job.started and not job.restarts:
+        return [], []  # it never started: there are none
+    return _logs(_paths(of, job), job) if mine else ([], ["its logs, which are another user's"])
 
 
 def _node_words(told: Finding | None) -> list[NodeWord]:

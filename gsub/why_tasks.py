@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from gsub.again_view import of_this_job
+from gsub.job_parts import is_rest
 from gsub.why_log import where
 
 if TYPE_CHECKING:
@@ -92,8 +93,9 @@ def tasks_of(job: str, told: Job | AccountingRecord | None, client: SlurmClient,
     with suppress(SlurmError):
         found.update({one.shown_id: one for one in client.accounting(ids=[job], duplicates=False)})
     with suppress(SlurmError):
-        live = client.jobs(ids=[job])
-        if any(one.array_task_id is None for one in live):
+        # The record of an array as such (see `is_rest`) is no task; accounting has what it stands for
+        live = [one for one in client.jobs(ids=[job]) if one.array_tasks or not (found and is_rest(one))]
+        if any(one.array_tasks for one in live):
             # What waits of it stands for tasks that accounting may have by an older word
             found = {shown: one for shown, one in found.items() if one.array_task_id is not None}
         found.update({one.shown_id: one for one in live})

@@ -73,6 +73,8 @@ def headline(job: JobSummary) -> str:
     parts = [plain(job.state) if job.state else told]
     if (seconds := ran(job)) is not None:
         parts[0] += f" after {span(seconds)}"
+    elif job.state == "CANCELLED" and job.started is None and not (job.nodes or job.restarts):
+        parts[0] += " before it started"
     if job.signal:
         parts.append(f"signal {job.signal}")
     elif job.exit_code is not None:

@@ -13,6 +13,7 @@ import click
 
 from gsub.client import connect, job_id, telling
 from gsub.errors import FAILED
+from gsub.job_parts import accounted_parts, live_parts, unknown
 from gsub.render import duration, elapsed, ending, say, state_name, state_text, style
 from gsub.tail import Begin, Tail
 from gsub.term import Spinner, harmless, is_terminal, one_line
@@ -87,7 +88,7 @@ class _Watcher:
         self.smoke: Following | None = None
 
     def to_the_end(self) -> int:
-        self._look(self.client.jobs(ids=[self.watched]))
+        self._look(live_parts(self.watched, self.client))
         if not self.parts:
             return self._from_accounting()
         while not self._over():
@@ -114,7 +115,7 @@ class _Watcher:
         told = False
         while True:
             try:
-                return self.client.jobs(ids=[self.watched]) or None
+                return live_parts(self.watched, self.client) or None
             except SlurmUnreachable:
                 # The job most likely runs on: a restart of slurmctld is no reason to stop.
                 if not told:
@@ -124,8 +125,7 @@ class _Watcher:
 
     def _look(self, jobs: Sequence[Job] | None) -> None:
         """Take in a new picture and say what has changed."""
-        exact = [job for job in jobs or () if job.shown_id == self.watched]
-        seen = {job.shown_id: job for job in exact or jobs or ()}
+        seen = {job.shown_id: job for job in jobs or ()}
         for shown, part in list(self.parts.items()):
             if seen and shown not in seen and part.job.array_tasks is not None:
                 del self.parts[shown]  # the waiting rest of an array: its last task has started
@@ -161,7 +161,7 @@ class _Watcher:
         """slurmctld has dropped the job between two looks: slurmdbd tells how it ended."""
         import dataclasses
 
-        for record in self.client.accounting(ids=[self.watched], duplicates=False):
+        for record in accounted_parts(self.watched, self.client):
             part = self.parts.get(record.shown_id)
             if part is not None and record.state.ended and not part.job.state.ended:
                 part.job = dataclasses.replace(part.job, state=record.state, flags=frozenset())
@@ -170,11 +170,9 @@ class _Watcher:
 
     def _from_accounting(self) -> int:
         """The job ended so long ago that slurmctld has forgotten it."""
-        from slurm_plugins.client.errors import NoSuchJob
-
-        records = self.client.accounting(ids=[self.watched], duplicates=False)
+        records = accounted_parts(self.watched, self.client)
         if not records:
-            raise NoSuchJob(self.watched)
+            raise unknown(self.watched, self.client)
         for record in records:
             text = ending(record.elapsed, record.exit.code, record.exit.signal, record.reason)
             self._say_state(record.shown_id, record.state.value, f" {text}")

@@ -30,6 +30,7 @@ __all__ = [
     "names",
     "node_state",
     "task_count",
+    "task_numbers",
     "text",
     "time",
     "time_limit",
@@ -281,6 +282,22 @@ def task_count(pending: str | None) -> int:
         tasks = range(int(found[1]), int(found[2]) + 1, max(1, int(found[3] or 1))) if found else ()
         total += max(1, len(tasks))
     return total
+
+
+def task_numbers(pending: str | None) -> tuple[int, ...]:
+    """The tasks that an expression names, in its order; a piece that is none (of a list that was cut) names none.
+
+    >>> task_numbers("1,3-5,10-20:5%2"), task_numbers(None), task_numbers("3-5,...")
+    ((1, 3, 4, 5, 10, 15, 20), (), (3, 4, 5))
+    """
+    found: list[int] = []
+    for piece in (pending or "").strip("[]").partition("%")[0].split(","):
+        text = piece.strip()
+        if text.isascii() and text.isdigit():
+            found.append(int(text))
+        elif match := _TASKS.fullmatch(text):
+            found += range(int(match[1]), int(match[2]) + 1, max(1, int(match[3] or 1)))
+    return tuple(found)
 
 
 _TRES_ITEM = re.compile(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -65,8 +66,9 @@ class FakeSlurm:
             raise self.error
         return self.live
 
-    def accounting(self, *, ids: object = None, duplicates: bool = True) -> Sequence[AccountingRecord]:
-        return self.rows
+    def accounting(self, *, ids: Sequence[str] = (), duplicates: bool = True) -> Sequence[AccountingRecord]:
+        # As sacct: what never started is found by the array's number alone
+        return self.rows if ids[0].isdecimal() else [one for one in self.rows if one.array_tasks is None]
 
     def nodes(self) -> Sequence[object]:
         return ()
@@ -425,6 +427,101 @@ def test_a_name_that_is_no_utf8_is_told_all_the_same(ask, tmp_path: Path) -> Non
     log = a_log(tmp_path / "train\udcff.out")
     page = "\n".join(ask(FakeSlurm([a_job(name="train\udcff", stdout=log)])))
     assert "import_error" in page and "\udcff" not in page
+
+
+# --- arrays of which some never started, and what is not there ---
+
+
+def a_task(number: int, state: JobState = JobState.FAILED, **more: object) -> Job:
+    return a_job(state, **({"id": 40 + number, "array_job_id": 40, "array_task_id": number} | more))
+
+
+def never_started(tasks: str | None = "7-9%2", state: JobState = JobState.CANCELLED, **more: object) -> Job:
+    """The rest of array 40; `tasks` None: as 26.05 keeps it where nothing waits any more."""
+    known: dict[str, object] = {
+        "id": 40, "array_job_id": 40, "array_tasks": tasks, "start": None, "exit": ExitStatus(0, 0),
+        "reason": "JobArrayTaskLimit", "stdout": "/home/ada/slurm-40_4294967294.out",
+    }  # fmt: skip
+    return a_job(state, **(known | more))
+
+
+def a_row(**more: object) -> AccountingRecord:
+    known: dict[str, object] = {
+        "id": 40, "name": "train", "user": "ada", "uid": os.geteuid(), "state": JobState.CANCELLED,
+        "array_job_id": 40, "submitted": AGO, "end": NOW, "work_dir": "/home/ada",
+        "stdout": "/home/ada/slurm-40_%a.out",
+    }  # fmt: skip
+    return AccountingRecord(**(known | more))  # type: ignore[arg-type]
+
+
+REST = a_row(array_tasks="3-9:2%1")
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        never_started(),
+        never_started(None),
+        never_started(state=JobState.PENDING, end=None),
+    ],
+)
+def test_of_an_array_the_task_that_failed_goes_before_the_rest(ask, rest: Job) -> None:
+    ended = [a_task(5, JobState.CANCELLED), a_task(6), a_task(4, JobState.COMPLETED)]
+    page = ask(FakeSlurm([rest, *ended]), FakeService({"40_6": answer(job=46)}), "40")
+    assert page[0].startswith("job 46 "), "the service knows it by this number"
+    assert any("import_error, surely" in line for line in page)
+    forgotten = a_row(id=46, array_task_id=6, state=JobState.FAILED, start=AGO, exit=ExitStatus(1, 0))
+    page = ask(FakeSlurm([rest, ended[0], ended[2]], [forgotten]), job="40")
+    assert page[0].startswith('job 40_6 "train": FAILED')
+
+
+def test_of_an_array_of_which_none_has_failed_the_rest_is_told(ask) -> None:
+    waits = never_started(state=JobState.PENDING, end=None)
+    page = ask(FakeSlurm([waits, a_task(1, JobState.COMPLETED)]), job="40")
+    assert "PENDING, JobArrayTaskLimit" in page[0]
+
+
+@pytest.mark.parametrize("rest", [never_started(), never_started(None)])
+def test_what_never_started_has_no_log_to_miss(ask, rest: Job) -> None:
+    page = ask(FakeSlurm([rest]), job="40")
+    assert page[0].startswith('job 40 "train": CANCELLED before it started')
+    assert not any("not seen" in line or ".out" in line for line in page)
+    page = ask(FakeSlurm(rows=[REST]), job="40")
+    assert "CANCELLED before it started" in page[0] and not any(".out" in line for line in page)
+
+
+def test_the_array_as_such_is_none_of_its_tasks(ask) -> None:
+    page = ask(FakeSlurm([never_started(None), a_task(1)], [REST]), job="40")
+    assert "  tasks      5: 4 CANCELLED, 1 FAILED" in page
+
+
+def test_a_task_that_never_started_is_found_in_the_row_of_them_all(ask) -> None:
+    page = ask(FakeSlurm(rows=[REST]), job="40_7")
+    assert page[0].startswith('job 40_7 "train": CANCELLED before it started')
+    assert any("why        cancelled, surely" in line for line in page)
+
+
+@pytest.mark.parametrize("rows", [[REST], [a_row(array_tasks="3-9", state=JobState.PENDING, end=None)]])
+def test_a_task_without_any_record(ask, rows: list[AccountingRecord]) -> None:
+    """`scancel 40_4` of a task that waits takes it out of the array; nothing tells of it afterwards."""
+    with pytest.raises(UserError, match=r"know nothing of task 4 of array 40: .* cancelled before it started"):
+        ask(FakeSlurm(rows=rows), job="40_4")
+
+
+@pytest.mark.parametrize("job", ["7+5", "7_5", "9+0"])
+def test_another_jobs_part_is_not_taken_for_it(ask, job: str) -> None:
+    parts = [a_job(id=7 + n, het_job_id=7, het_offset=n) for n in (0, 1)]
+    with pytest.raises(UserError, match=re.escape(f"has no job {job}:")):
+        ask(FakeSlurm([a_job(id=9)] if job == "9+0" else parts), job=job)
+
+
+def test_accounting_is_asked_where_the_controller_is_silent(ask) -> None:
+    silent = SlurmUnreachable("slurmctld", "it is away")
+    page = ask(FakeSlurm(rows=[a_row(id=7, array_job_id=None, start=AGO)], error=silent))
+    assert page[0].startswith('job 7 "train": CANCELLED after 5 min')
+    assert any("not known  what Slurm knows of it: Slurm's controller" in line for line in page)
+    with pytest.raises(UserError, match="does not answer: it is away"):
+        ask(FakeSlurm(error=silent))
 
 
 # --- at the next submission -----------------------------------------------------------------------------------------
