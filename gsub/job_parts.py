@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["accounted_parts", "is_rest", "live_parts", "single_tasks", "unknown"]
 
-_Part = TypeVar("_Part", "Job", "AccountingRecord")
+_Part = TypeVar("_Part", bound="Job | AccountingRecord")
 
 
 def live_parts(job: str, client: SlurmClient) -> tuple[Job, ...]:

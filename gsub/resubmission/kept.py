@@ -20,6 +20,7 @@ from slurm_plugins.client.runner import Completed
 __all__ = ["Kept", "Reads", "environment_of", "kept_of", "script_of"]
 
 _HEAD: Final = re.compile(r"\A(?:Batch Script|Environment used) for [^\n]*\n-{20,}\n")
+_NEXT: Final = re.compile(r"\n(?=(?:Batch Script|Environment used) for \d+_[^\n]*\n-{80}\n)")
 _NONE: Final = "NONE"
 _NAME: Final = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]*|BASH_FUNC_[^\s=]+(?:%%|\(\)))=")
 # Written by sbatch anew at each submission
@@ -60,16 +61,27 @@ def kept_of(job: str, slurm: Reads, environ: Mapping[str, str]) -> Kept:
     script = script_of(_said(slurm, ["scontrol", "write", "batch_script", valid_id(job), "-"]))
     by: Literal["", "Slurm", "accounting"] = "Slurm" if script is not None else ""
     if script is None:
-        script = script_of(_said(slurm, ["sacct", f"--jobs={valid_id(job)}", "--batch-script"], "slurmdbd"))
+        script = script_of(_accounted(slurm, job, "--batch-script"))
         by = "accounting" if script is not None else ""
-    said = _said(slurm, ["sacct", f"--jobs={valid_id(job)}", "--env-vars"], "slurmdbd")
-    everything = environment_of(said, environ)
+    everything = environment_of(_accounted(slurm, job, "--env-vars"), environ)
     if everything is None:
         return Kept(script, by)
     own = {
         name: value for name, value in everything.items() if name in _KEPT or not name.startswith(_SBATCHS)
     }
     return Kept(script, by, own, everything.get("SLURM_SUBMIT_DIR", ""))
+
+
+def _accounted(slurm: Reads, job: str, what: str) -> str:
+    """What sacct prints of a job; of a task that never started, by which it finds nothing, that of the array's first:
+    an array has one script and one environment.
+    """
+    said = _said(slurm, ["sacct", f"--jobs={valid_id(job)}", what], "slurmdbd")
+    array, _, task = job.partition("_")
+    if said or not task:
+        return said
+    whole = _said(slurm, ["sacct", f"--jobs={valid_id(array)}", what], "slurmdbd")
+    return _NEXT.split(whole, maxsplit=1)[0]
 
 
 def _said(slurm: Reads, argv: list[str], daemon: str = "slurmctld") -> str:

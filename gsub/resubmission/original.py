@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from gsub.argv import CommandLine
 from gsub.errors import FAILED, USAGE, UserError
+from gsub.job_parts import accounted_parts, is_rest, live_parts, single_tasks, unknown
 from gsub.resubmission.kept import Kept, Reads, is_same, kept_of
 from gsub.resubmission.submit_line import Reading, Told, UnreadableError, read_words, reading
 from gsub.sbatch_options import Table
@@ -58,21 +59,24 @@ class Original:
 
 
 def parts_of(job: str, client: SlurmClient) -> tuple[Part, ...]:
-    """The job, or all tasks of an array that have started, each by its last attempt; slurmctld's word goes first.
+    """The job, or all tasks of an array that have started or ended, each by its last attempt; slurmctld's word goes
+    first. Those that ended before they started come last: the others tell more of how it was submitted.
 
     Raises UserError for what is not this user's to submit again, SlurmError where Slurm does not answer.
     """
-    from slurm_plugins.client.errors import NoSuchJob, SlurmError
+    from slurm_plugins.client.errors import SlurmError
 
     rows: dict[str, Part] = {}
     trouble: SlurmError | None = None
     try:
-        rows.update({one.shown_id: one for one in client.accounting(ids=[job], duplicates=False)})
+        rows.update({one.shown_id: one for one in accounted_parts(job, client)})
     except SlurmError as error:
         trouble = error
-    rows.update({one.shown_id: one for one in client.jobs(ids=[job])})
+    # The record of an array as such does not say which tasks it stands for: accounting's does
+    live = live_parts(job, client)
+    rows.update({one.shown_id: one for one in live if one.array_tasks or not (rows and is_rest(one))})
     if not rows:
-        raise trouble or NoSuchJob(job)
+        raise trouble or unknown(job, client)
     for one in rows.values():
         if not _is_mine(one):
             raise UserError(
@@ -88,7 +92,16 @@ def parts_of(job: str, client: SlurmClient) -> tuple[Part, ...]:
                 fix="submit it again by the command that it was submitted by",
                 exit_code=FAILED,
             )
-    return tuple(one for one in rows.values() if one.array_tasks is None) or tuple(rows.values())
+    return tuple(_tasks(rows).values()) or tuple(rows.values())
+
+
+def _tasks(rows: Mapping[str, Part]) -> dict[str, Part]:
+    """Jobs and single tasks; what waits of an array is none."""
+    found = {shown: one for shown, one in rows.items() if one.array_tasks is None}
+    for rest in rows.values():
+        if rest.array_tasks is not None and rest.state.ended:
+            found |= {one.shown_id: one for one in single_tasks(rest) if one.shown_id not in found}
+    return found
 
 
 def _is_mine(job: Part) -> bool:

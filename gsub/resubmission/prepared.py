@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from gsub.client import connect, job_id, telling
 from gsub.errors import FAILED, USAGE, UserError
+from gsub.job_parts import accounted_parts
 from gsub.resubmission.looking import Looked, failed_of, look, weigh
 from gsub.resubmission.original import Original, Part, original_of, parts_of
 from gsub.resubmission.proposal import Proposal, Weighed
@@ -145,7 +146,7 @@ def _record(part: Part, client: SlurmClient) -> AccountingRecord | None:
     until = monotonic() + _LATE
     while True:
         try:
-            record = next(iter(client.accounting(ids=[part.shown_id], duplicates=False)), None)
+            record = next(iter(accounted_parts(part.shown_id, client)), None)
         except SlurmError:
             return None  # a cluster without accounting, or one whose slurmdbd is away
         fresh = part.end is not None and time() - part.end.timestamp() < _SOON

@@ -6,9 +6,10 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from getpass import getuser
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -16,9 +17,9 @@ import pytest
 
 from gsub.commands.resubmit import _not_ahead, _not_twice
 from gsub.errors import UserError
-from gsub.resubmission.kept import Kept
+from gsub.resubmission.kept import Kept, kept_of
 from gsub.resubmission.looking import Looked, failed_of, look, weigh
-from gsub.resubmission.original import Original
+from gsub.resubmission.original import Original, parts_of
 from gsub.resubmission.prepared import _record
 from gsub.resubmission.proposal import Proposal, Weighed, propose
 from gsub.resubmission.submission import environment
@@ -32,9 +33,9 @@ from profiler.findings import Finding
 from profiler.resubmissions import Resubmission
 from site_configs.devcluster import Cluster
 from site_configs.site_model import Resubmit
-from slurm_plugins.client.errors import SlurmRefused
+from slurm_plugins.client.errors import NoSuchJob, SlurmRefused
 from slurm_plugins.client.states import ExitStatus
-from slurm_plugins.client.values import Job, JobState
+from slurm_plugins.client.values import AccountingRecord, Job, JobState
 
 TABLE = Table.of_all()
 
@@ -232,6 +233,111 @@ def test_without_accounting_the_command_line_is_asked_for() -> None:
 
     ended = a_job(end=datetime.now(timezone.utc))
     assert _record(ended, Away()) is None  # type: ignore[arg-type]
+
+
+# --- tasks that were cancelled before they started ---
+
+
+@dataclass
+class Slurm:
+    """Answers as squeue and sacct do: sacct finds what never started by the array's number alone."""
+
+    live: Sequence[Job] = ()
+    rows: Sequence[AccountingRecord] = ()
+
+    def jobs(self, *, ids: Sequence[str]) -> Sequence[Job]:
+        return [one for one in self.live if ids[0] in (one.shown_id, str(one.array_job_id))]
+
+    def accounting(self, *, ids: Sequence[str], duplicates: bool) -> Sequence[AccountingRecord]:
+        return [one for one in self.rows if ids[0] in (one.shown_id, str(one.array_job_id))]
+
+
+def a_row(state: JobState = JobState.CANCELLED, **more: object) -> AccountingRecord:
+    known: dict[str, object] = {
+        "id": 40, "name": "train", "user": getuser(), "state": state, "array_job_id": 40,
+        "submit_line": "sbatch --array=1-11:2%1 t.sh",
+    }  # fmt: skip
+    return AccountingRecord(**(known | more))  # type: ignore[arg-type]
+
+
+REST = a_row(array_tasks="5-11:2%1")
+STARTED = [
+    a_row(JobState.COMPLETED, id=41, array_task_id=1),
+    a_row(JobState.FAILED, id=42, array_task_id=3, exit=ExitStatus(1, 0)),
+]
+AS_SUCH = a_job(JobState.CANCELLED, id=40, array_job_id=40)
+LIVE_REST = replace(AS_SUCH, array_tasks="5-11:2%1")
+
+
+def looked_at(slurm: Slurm, job: str) -> list[tuple[str, tuple[int, ...]]]:
+    parts = failed_of(job, parts_of(job, slurm), anyway=True)  # type: ignore[arg-type]
+    found = look(parts, slurm, lambda _job, _client, now: Known(JobSummary("lab", 40), now))  # type: ignore[arg-type]
+    return [(one.part.shown_id, one.tasks) for one in found]
+
+
+@pytest.mark.parametrize("live", [[], [AS_SUCH], [LIVE_REST]])
+def test_tasks_that_never_started_are_submitted_again_with_the_others(live: list[Job]) -> None:
+    found = looked_at(Slurm(live, [REST, *STARTED]), "40")
+    assert found[0] == ("40_3", (3,)), "what has started goes first"
+    assert sorted(task for _, tasks in found for task in tasks) == [3, 5, 7, 9, 11]
+    of = original("--array=1-11:2%1 t.sh", job=a_job(array_job_id=40, array_task_id=3))
+    weighed = [Weighed(of.job, None, None, tasks) for _, tasks in found]
+    assert propose(of, weighed).reading.options == ("--array=3,5,7,9,11%1",)
+
+
+def test_an_array_of_which_nothing_has_started_is_submitted_by_its_tasks() -> None:
+    assert [tasks for _, tasks in looked_at(Slurm((), [REST]), "40")] == [(5,), (7,), (9,), (11,)]
+
+
+def test_what_waits_of_an_array_is_not_submitted_besides() -> None:
+    waits = replace(LIVE_REST, state=JobState.PENDING)
+    assert looked_at(Slurm([waits], [replace(REST, state=JobState.PENDING), *STARTED]), "40") == [
+        ("40_3", (3,))
+    ]
+
+
+def test_one_task_that_never_started_has_the_command_line_of_its_array() -> None:
+    slurm = Slurm((), [REST, *STARTED])
+    assert looked_at(slurm, "40_9") == [("40_9", (9,))]
+    (part,) = parts_of("40_9", slurm)  # type: ignore[arg-type]
+    record = _record(part, slurm)  # type: ignore[arg-type]
+    assert record is not None and record.submit_line == "sbatch --array=1-11:2%1 t.sh"
+    with pytest.raises(NoSuchJob, match="know nothing of task 4 of array 40"):
+        parts_of("40_4", slurm)  # type: ignore[arg-type]
+
+
+def test_a_component_that_is_not_there_is_not_another_job() -> None:
+    class Any:
+        def jobs(self, **_: object) -> list[Job]:
+            return [a_job()]
+
+        def accounting(self, **_: object) -> list[AccountingRecord]:
+            return []
+
+    with pytest.raises(NoSuchJob):
+        parts_of("7+0", Any())  # type: ignore[arg-type]
+
+
+def test_what_is_kept_of_a_task_that_never_started_is_its_arrays() -> None:
+    rule = "-" * 80
+
+    class Sacct:
+        def read(self, argv: list[str], *, daemon: str = "slurmctld") -> CompletedProcess[str]:
+            heads = {"--batch-script": "Batch Script for {}", "--env-vars": "Environment used for {}"}
+            text = {
+                "--batch-script": "#!/bin/sh\ntrue\n\n",
+                "--env-vars": "A=1\nSLURM_SUBMIT_DIR=/home/ada\n\n",
+            }
+            said = "".join(
+                f"{heads[argv[-1]].format(task)}\n{rule}\n{text[argv[-1]]}"
+                for task in ("40_1", "40_3", "40_[5-11:2%1]")
+                if argv[:2] == ["sacct", "--jobs=40"]
+            )
+            return CompletedProcess(argv, 0, said, "")
+
+    kept = kept_of("40_9", Sacct(), {})  # type: ignore[arg-type]
+    assert (kept.script, kept.by, kept.submit_dir) == ("#!/bin/sh\ntrue\n", "accounting", "/home/ada")
+    assert kept.environment == {"A": "1"}
 
 
 # --- on a real Slurm --------------------------------------------------------------------------------------------------
