@@ -20,7 +20,7 @@ from slurm_plugins.client.runner import Completed
 __all__ = ["Kept", "Reads", "environment_of", "kept_of", "script_of"]
 
 _HEAD: Final = re.compile(r"\A(?:Batch Script|Environment used) for [^\n]*\n-{20,}\n")
-_NEXT: Final = re.compile(r"\n(?=(?:Batch Script|Environment used) for \d+_[^\n]*\n-{80}\n)")
+_NEXT: Final = re.compile(r"(?<=\n)(?=(?:Batch Script|Environment used) for \d+_[^\n]*\n-{80}\n)")
 _NONE: Final = "NONE"
 _NAME: Final = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_]*|BASH_FUNC_[^\s=]+(?:%%|\(\)))=")
 # Written by sbatch anew at each submission

@@ -318,15 +318,16 @@ def test_a_component_that_is_not_there_is_not_another_job() -> None:
         parts_of("7+0", Any())  # type: ignore[arg-type]
 
 
-def test_what_is_kept_of_a_task_that_never_started_is_its_arrays() -> None:
+@pytest.mark.parametrize("end", ["\n", ""], ids=["22.05", "26.05"])
+def test_what_is_kept_of_a_task_that_never_started_is_its_arrays(end: str) -> None:
     rule = "-" * 80
 
     class Sacct:
         def read(self, argv: list[str], *, daemon: str = "slurmctld") -> CompletedProcess[str]:
             heads = {"--batch-script": "Batch Script for {}", "--env-vars": "Environment used for {}"}
             text = {
-                "--batch-script": "#!/bin/sh\ntrue\n\n",
-                "--env-vars": "A=1\nSLURM_SUBMIT_DIR=/home/ada\n\n",
+                "--batch-script": f"#!/bin/sh\ntrue\n{end}",
+                "--env-vars": f"A=1\nSLURM_SUBMIT_DIR=/home/ada\n{end}",
             }
             said = "".join(
                 f"{heads[argv[-1]].format(task)}\n{rule}\n{text[argv[-1]]}"
