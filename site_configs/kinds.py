@@ -24,9 +24,11 @@ __all__ = [
     "BadValueError",
     "Kind",
     "about",
+    "address",
     "choice",
     "count",
     "did_you_mean",
+    "duration",
     "key",
     "keys",
     "listing",
@@ -35,6 +37,7 @@ __all__ = [
     "pairs",
     "quoted",
     "ratio",
+    "size",
     "table",
     "word",
 ]
@@ -153,6 +156,33 @@ SIZE = _measure(
 )
 
 
+def duration(low: int, high: int | None = None) -> Kind:
+    """A duration within bounds, in seconds; without `high` only one that is too short is refused."""
+    return _bounded(DURATION, low, high, format_duration, ("shorter", "longer"))
+
+
+def size(low: int) -> Kind:
+    """A size of so many MiB at least."""
+    return _bounded(SIZE, low, None, format_size, ("smaller", "larger"))
+
+
+def _bounded(
+    kind: Kind, low: int, high: int | None, show: Callable[[int], str], words: tuple[str, str]
+) -> Kind:
+    bounds = f"at least {show(low)}" if high is None else f"{show(low)} to {show(high)}"
+    remedy = f"Write {kind.label}: {bounds}."
+
+    def read(value: object) -> int:
+        parsed: int = kind.parse(value)
+        if parsed < low:
+            raise BadValueError(f"{words[0]} than {show(low)}", remedy)
+        if high is not None and parsed > high:
+            raise BadValueError(f"{words[1]} than {show(high)}", remedy)
+        return parsed
+
+    return Kind(f"{kind.label}, {bounds}", read, kind.show)
+
+
 def count(low: int, high: int, what: str) -> Kind:
     """A whole number of something, within bounds."""
     remedy = f"Write a whole number of {what} from {low} to {high}."
@@ -215,6 +245,27 @@ def word(what: str, pattern: str, remedy: str) -> Kind:
         if not form.fullmatch(value):
             raise BadValueError(f"not {what}", remedy)
         return value
+
+    return Kind(what, read, quoted)
+
+
+_HIGHEST_PORT = 65535
+
+
+def address(what: str, pattern: str, remedy: str) -> Kind:
+    """A `word` with a host in it, whose TCP port is the pattern's group ``port`` if it has one."""
+    form = re.compile(pattern)
+    plain = word(what, pattern, remedy)
+
+    def read(value: object) -> str:
+        text: str = plain.parse(value)
+        found = form.fullmatch(text)
+        port = found["port"] if found else None
+        if port and not (len(port) <= len(str(_HIGHEST_PORT)) and 0 < int(port) <= _HIGHEST_PORT):
+            raise BadValueError(
+                f"{quoted(port)[1:-1]} is no port", f"Ports go from 1 to {_HIGHEST_PORT}. {remedy}"
+            )
+        return text
 
     return Kind(what, read, quoted)
 

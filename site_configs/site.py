@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from site_configs.alerts_table import BUILT_IN, Alerts
 from site_configs.kinds import did_you_mean, quoted
@@ -146,7 +147,7 @@ def parse_site(text: str, file: str = "site.toml") -> Site:
         ) from None
     reader = Reader(os.path.dirname(os.path.abspath(file)), Site)  # noqa: PTH100, PTH120 - text in, text out
     site: Site | None = reader.read(Site, raw)
-    problems = reader.problems if site is None else list(_contradictions(site))
+    problems = reader.problems if site is None else [*_contradictions(site), *_retention(site.store, raw)]
     if problems:
         raise SiteError(file, problems[0], len(problems) - 1)
     assert site is not None  # noqa: S101 - None comes with problems
@@ -205,6 +206,17 @@ def _contradictions(site: Site) -> Iterator[Problem]:
     yield from _caps("resources", site.resources, None)
     for partition in site.partitions.values():
         yield from _partition(site, partition, f"partitions.{partition.name}")
+
+
+def _retention(given: Store, raw: Mapping[str, Any]) -> Iterator[Problem]:
+    """Series that are to outlive their records; not where their time is the default, which ends with the records."""
+    if "series_retention" in raw.get("store", {}) and given.series_retention > given.retention:
+        yield Problem(
+            "store.series_retention",
+            quoted(format_duration(given.series_retention)),
+            f"longer than retention, which is {quoted(format_duration(given.retention))}",
+            "Raise retention or lower series_retention: a job's course goes with its record.",
+        )
 
 
 def _resubmit(given: Resubmit) -> Iterator[Problem]:

@@ -63,14 +63,14 @@ _PREFIX = t.word(
 _ARGUMENT = t.word(
     "a text", r"[^\x00]{1,4096}", "Write each argument as a text of its own; no shell reads it."
 )
-_SERVICE_URL = t.word(
+_SERVICE_URL = t.address(
     "the address of the service",
-    r"https?://[A-Za-z0-9.:\[\]-]+(/[^\s]*)?",
+    r"https?://(\[[A-Fa-f0-9.:]+\]|[A-Za-z0-9.-]+)(:(?P<port>[0-9]*))?(/[^\s]*)?",
     'Write it like "http://controller:6831".',
 )
-_MAIL_HOST = t.word(
+_MAIL_HOST = t.address(
     "the address of a mail server",
-    r"[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?",
+    r"[A-Za-z0-9.-]{1,253}(:(?P<port>[0-9]{1,5}))?",
     'Write it like "smtp.example.org" or "localhost:25".',
 )
 _MAIL_FROM = t.word(
@@ -247,9 +247,11 @@ class Store:
         _STORE_URL,
         "SQLAlchemy address, without a password: every user can read this file.",
     )
-    retention: int = t.key(365 * 86400, t.DURATION, "Records older than this are removed.")
+    retention: int = t.key(365 * 86400, t.duration(86400), "Records older than this are removed.")
     series_retention: int = t.key(
-        90 * 86400, t.DURATION, "A job's course over time is removed after this; its summary stays."
+        90 * 86400,
+        t.duration(86400),
+        "A job's course over time is removed after this; its summary stays. At most retention.",
     )
 
 
@@ -257,11 +259,15 @@ class Store:
 class Agent:
     """gsub-noded, on each compute node."""
 
-    interval: int = t.key(10, t.DURATION, "From one look at the GPUs to the next.")
-    deadline: int = t.key(5, t.DURATION, "How long a look may take; a driver that is slower counts as hung.")
-    report: int = t.key(60, t.DURATION, "How often the usage of a running job is delivered.")
+    interval: int = t.key(10, t.duration(1, 3600), "From one look at the GPUs to the next.")
+    deadline: int = t.key(
+        5, t.duration(1), "How long a look may take; a driver that is slower counts as hung."
+    )
+    report: int = t.key(60, t.duration(1), "How often the usage of a running job is delivered.")
     spool: str = t.key("/var/spool/gsub", t.PATH, "Folder on a local disk for records on their way.")
-    spool_size: int = t.key(256, t.SIZE, "Most that the spool holds; then series go first, summaries last.")
+    spool_size: int = t.key(
+        256, t.size(1), "Most that the spool holds; then series go first, summaries last."
+    )
     findings: bool = t.key(
         True, t.FLAG, "Are the logs of a job that ended read, as its user, for why it failed?"
     )

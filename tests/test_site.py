@@ -183,6 +183,25 @@ VALID: dict[str, tuple[str, Callable[[Site], bool]]] = {
         'store.url = "postgresql+psycopg://gsub@/gsub?host=/run/postgresql"',
         lambda s: s.store.url.endswith("host=/run/postgresql"),
     ),
+    "the shortest of the agent": (
+        'agent = {interval = "1 s", deadline = "1 s", report = "1 s", spool_size = "1M"}',
+        lambda s: (s.agent.interval, s.agent.deadline, s.agent.report, s.agent.spool_size) == (1, 1, 1, 1),
+    ),
+    "the longest interval": ('agent.interval = "1 h"', lambda s: s.agent.interval == 3600),
+    "a day of records, series at their default": (
+        'store.retention = "1 d"',
+        lambda s: s.store.retention == 86400,
+    ),
+    "series for as long as records": (
+        'store = {retention = "30 d", series_retention = "30 d"}',
+        lambda s: s.store.series_retention == s.store.retention,
+    ),
+    "the highest port": ('service.url = "http://c:65535/x"', lambda s: s.service.url.endswith("65535/x")),
+    "no ports": (
+        'service.url = "http://[::1]"\nreceipt.mail_server = "localhost"',
+        lambda s: s.service.url == "http://[::1]",
+    ),
+    "IPv6 with a port": ('service.url = "https://[fd00::1]:6831"', lambda s: s.service.url.endswith("6831")),
     "relative path": (
         'topology.file = "topology.conf"',
         lambda s: s.topology.file == "/etc/gsub/topology.conf",
@@ -271,6 +290,20 @@ INVALID = [
     ('resources.max_memory_per_gpu = "64"', ["a number without a unit", "1024M"]),
     ('resources.max_memory_per_gpu = "64 gigs"', ["not a size"]),
     ('resources.max_memory_per_gpu = "1K"', ["not a whole number of MiB"]),
+    # values that would break what they are for
+    ('agent.interval = "0 s"', ["agent.interval", '"0 s"', "shorter than 1 s", "1 s to 1 h"]),
+    ('agent.interval = "61 min"', ["agent.interval", "longer than 1 h", "1 s to 1 h"]),
+    ('agent.deadline = "0 s"', ["agent.deadline", "shorter than 1 s", "at least 1 s"]),
+    ('agent.report = "0 s"', ["agent.report", "shorter than 1 s", "at least 1 s"]),
+    ('agent.spool_size = "0G"', ["agent.spool_size", "smaller than 1M", "at least 1M"]),
+    ("agent.interval = 10", ["agent.interval = 10", "a bare number where a duration belongs"]),
+    ('store.retention = "0 s"', ["store.retention", "shorter than 1 d", "at least 1 d"]),
+    ('store.series_retention = "23 h"', ["store.series_retention", "shorter than 1 d", "at least 1 d"]),
+    (
+        'store = {retention = "30 d", series_retention = "31 d"}',
+        ["store.series_retention", '"31 d"', 'longer than retention, which is "30 d"', "Raise retention"],
+    ),
+    ('store.series_retention = "2 w 400 d"', ["store.series_retention", 'which is "365 d"']),
     # actions after failures
     ('resubmit.actions.gpu_omm = "never"', ["resubmit.actions", '"gpu_omm"', 'did you mean "gpu_oom"']),
     ('resubmit.actions.gpu_oom = "thrice"', ["resubmit.actions", '"never", "once", "other_node"']),
@@ -299,6 +332,12 @@ INVALID = [
         ["store.url", "a password goes into ~/.pgpass"],
     ),
     ('service.url = "controller:6830"', ["service.url", "http://"]),
+    ('service.url = "http://controller:65536"', ["service.url", "65536 is no port", "1 to 65535"]),
+    ('service.url = "http://controller:0/"', ["service.url", "0 is no port"]),
+    ('service.url = "http://[::1]:99999"', ["service.url", "99999 is no port"]),
+    ('service.url = "http://controller:http"', ["service.url", "not the address of the service"]),
+    ('receipt.mail_server = "mail:99999"', ["receipt.mail_server", "99999 is no port", "localhost:25"]),
+    ('receipt.mail_server = "mail:0"', ["receipt.mail_server", "0 is no port"]),
     ('partitions.p.nodes = "n[1-999999999]"', ["partitions.p.nodes", "more than 65536 names"]),
     ('partitions.p.nodes = "n[8-1]"', ["runs backwards"]),
     ('partitions.p.nodes = "n[1-8"', ["brackets that do not match"]),
@@ -462,7 +501,10 @@ def modes(text: str, uid: int = 1000) -> dict[str, str]:
         ('policy.mode = "advise"', "advise advise advise advise"),
         ('accounts.vip.mode = "enforce"', "enforce observe enforce observe"),
         ('partitions.gpu.mode = "enforce"', "enforce enforce observe observe"),
-        ('accounts.VIP.mode = "enforce"', "enforce observe enforce observe"),  # Slurm has them in small letters
+        (
+            'accounts.VIP.mode = "enforce"',
+            "enforce observe enforce observe",
+        ),  # Slurm has them in small letters
         ('partitions.GPU.mode = "enforce"', "observe observe observe observe"),
         ('policy.mode = "enforce"\npartitions.gpu.mode = "observe"', "observe observe enforce enforce"),
         ('partitions.gpu.mode = "observe"\naccounts.vip.mode = "enforce"', "observe observe enforce observe"),
