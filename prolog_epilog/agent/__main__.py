@@ -21,7 +21,10 @@ USAGE = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the agent. Exit code 0 after SIGTERM, 1 when it cannot have its folders, 2 for a wrong configuration."""
+    """Run the agent.
+
+    Exit code 0 after SIGTERM, 1 when it cannot have its folders or can look no more, 2 for a wrong configuration.
+    """
     arguments = _parser().parse_args(argv)
     log_to_stderr("gsub-noded", verbose=arguments.verbose)
     os.umask(0o077)
@@ -32,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         alone(settings.spool)  # before the spool is opened, which clears up what another one may be writing
         if settings.site.slurm.conf:
             os.environ["SLURM_CONF"] = settings.site.slurm.conf  # for slurmd -G
-        from prolog_epilog.agent.daemon import Agent
+        from prolog_epilog.agent.daemon import Agent, SamplingDiedError
         from prolog_epilog.agent.parts import real_parts
 
         agent = Agent(settings, real_parts(settings))
@@ -46,6 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(number, lambda *_: agent.stop())
     try:
         agent.run()
+    except SamplingDiedError as error:  # systemd starts us again
+        print(f"gsub-noded: {error}\n  why: its fault is in the log above", file=sys.stderr)
+        return 1
     except OSError as error:
         print(
             f"gsub-noded: {error}\n  why: {settings.spool} and {settings.run} must be folders that root can write\n"

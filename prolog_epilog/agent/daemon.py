@@ -34,7 +34,7 @@ from prolog_epilog.agent.sampling import DENSE
 from prolog_epilog.agent.settings import Settings
 from prolog_epilog.agent.watch import FolderWatch
 
-__all__ = ["Agent", "Parts"]
+__all__ = ["Agent", "Parts", "SamplingDiedError"]
 
 _log = logging.getLogger("gsub-noded")
 
@@ -71,6 +71,10 @@ class Parts:
     keep_health: Callable[[msgspec.Struct], None] = lambda _: None
     warm: Callable[[], object] = lambda: None
     read_logs: ReadLogs | None = None
+
+
+class SamplingDiedError(Exception):
+    """The thread that looks at the GPUs has ended by a fault, and with it what the agent is for."""
 
 
 class Agent:
@@ -111,7 +115,7 @@ class Agent:
         self._health = parts.health(lambda event: self._post(lambda: self._emit(event)), self._jobs)
 
     def run(self) -> None:
-        """Be the agent. Raises OSError when its folders cannot be used at the start."""
+        """Be the agent. Raises OSError when its folders cannot be used at the start, SamplingDiedError."""
         self._renew_watch(start=True)
         for problem in self._jobs.restore():
             self._notices.happened("registry_unread", "warning", f"a job of before is forgotten: {problem}")
@@ -134,11 +138,14 @@ class Agent:
             selector.register(self._wake, selectors.EVENT_READ)
             if self._watch.descriptor is not None:
                 selector.register(self._watch.descriptor, selectors.EVENT_READ)
-            while not self._stopping:
+            while not (self._stopping or self._sampler.has_died()):
                 self._turn()
                 if not self._stopping:
                     selector.select(self._patience())
+        died = not self._stopping
         self._close()
+        if died:  # its traceback is in the log; a new process looks again
+            raise SamplingDiedError("the thread that looks at the GPUs has died")
 
     def stop(self) -> None:
         """End soon; all that is known is kept."""

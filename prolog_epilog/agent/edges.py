@@ -61,6 +61,9 @@ class Sampler(Protocol):
     def last(self) -> GpuSample | None:
         """The last look."""
 
+    def has_died(self) -> bool:
+        """Whether it ended without being asked to."""
+
     def stop(self, timeout: float = 0.0) -> bool:
         """End, without waiting longer for a driver that hangs; whether it has ended."""
 

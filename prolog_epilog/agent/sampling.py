@@ -77,6 +77,10 @@ class Sampling(threading.Thread):
             self.join(timeout)
         return not self.is_alive()
 
+    def has_died(self) -> bool:
+        """Whether it ended unasked, by a fault that no look is to blame for: nobody looks any more."""
+        return self.ident is not None and not self._stopped and not self.is_alive()
+
     def run(self) -> None:
         """Look until stopped."""
         sampler = self._make_sampler()

@@ -110,6 +110,7 @@ class FakeSampler:
         self.on_sample = on_sample
         self.asked = threading.Semaphore(0)
         self.started = False
+        self.died = False
         self._last: GpuSample | None = None
 
     def start(self) -> None:
@@ -120,6 +121,9 @@ class FakeSampler:
 
     def last(self) -> GpuSample | None:
         return self._last
+
+    def has_died(self) -> bool:
+        return self.died
 
     def stop(self, timeout: float = 0.0) -> bool:
         return True

@@ -35,7 +35,7 @@ from profiler.records import (
 )
 from prolog_epilog.agent import daemon
 from prolog_epilog.agent.alone import NotAloneError, alone
-from prolog_epilog.agent.daemon import Agent, Parts
+from prolog_epilog.agent.daemon import Agent, Parts, SamplingDiedError
 from prolog_epilog.agent.edges import Attempt
 from prolog_epilog.agent.jobs import Jobs
 from prolog_epilog.agent.settings import SettingsError, node_name, slurmd_spool
@@ -415,6 +415,37 @@ def test_folders_that_cannot_be_made_are_exit_code_1(tmp_path: Path) -> None:
     site.write_text('cluster = "lab"\n')
     done = command("--site", site, "--spool", "/proc/x", "--run", tmp_path / "r")
     assert done.returncode == 1 and "try:" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_an_agent_whose_looking_has_died_ends_in_order_and_with_an_error(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.sampler.died = True
+    late = threading.Timer(20, rig.agent.stop)
+    late.start()
+    with pytest.raises(SamplingDiedError):
+        rig.agent.run()
+    late.cancel()
+    assert rig.kept and rig.health.stopped
+
+
+def test_a_thread_that_died_is_exit_code_1_so_that_systemd_starts_the_agent_again(tmp_path: Path) -> None:
+    site = tmp_path / "site.toml"
+    site.write_text('cluster = "lab"\n[health]\nenabled = false\n')
+    code = (
+        "import sys\n"
+        "from prolog_epilog.agent import sampling\n"
+        "from prolog_epilog.agent.__main__ import main\n"
+        "sampling.Sampling._next = lambda *_: 1 / 0\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    argv = ["--site", site, "--node", NODE, "--spool", tmp_path / "s", "--run", tmp_path / "r"]
+    argv += ["--slurmd-spool", tmp_path]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, argv)],
+        cwd=ROOT, text=True, capture_output=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1 and "ZeroDivisionError" in done.stderr
+    assert done.stderr.rstrip().splitlines()[-2].startswith("gsub-noded: the thread that looks at the GPUs")
 
 
 # --- the real process ---

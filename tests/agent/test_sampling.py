@@ -184,3 +184,15 @@ def test_a_look_that_raises_ends_no_other(caplog: pytest.LogCaptureFixture) -> N
     with sampling(Faulty(), looks, interval=0.1):
         looks.wait(2)
     assert len([record for record in caplog.records if record.exc_info]) == 1
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_dies_says_so_and_one_that_was_stopped_does_not() -> None:
+    broken = Sampling(FakeSampler, 0.0, Looks())  # no schedule can be made of this interval
+    assert not broken.has_died()
+    broken.start()
+    broken.join(PATIENCE)
+    assert broken.has_died()
+    with sampling(FakeSampler(), Looks()) as thread:
+        assert not thread.has_died()
+    assert not thread.has_died()
