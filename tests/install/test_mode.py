@@ -266,6 +266,17 @@ def test_a_change_is_in_force_when_it_returns_and_the_old_file_is_kept(serving, 
     )
 
 
+def test_a_byte_order_mark_keeps_nobody_from_going_back_and_stays(serving, well, capsys):
+    file = serving.site.resolve()
+    file.write_bytes(b"\xef\xbb\xbf" + SITE.encode())
+    assert run(serving, "advise") == 0 and serving.daemon.site.taken.site.policy.mode == "advise"
+    wanted = SITE.replace('mode = "observe"', 'mode = "advise"').encode()
+    assert file.read_bytes() == b"\xef\xbb\xbf" + wanted
+    assert run(serving, "observe") == 0
+    assert file.read_bytes() == b"\xef\xbb\xbf" + SITE.encode()
+    assert "gsubd has this file in force" in capsys.readouterr().out
+
+
 def test_a_plan_writes_nothing(serving, well, capsys):
     assert run(serving, "enforce", "--plan") == 0
     assert "observe -> enforce" in capsys.readouterr().out

@@ -231,6 +231,12 @@ def test_a_site_file_that_is_there_is_the_sites():
     assert "/etc/gsub/site.toml" not in puts(place.plan(BOTH))
 
 
+def test_a_site_file_with_a_byte_order_mark_is_one():
+    place = Place()
+    place.host.put("/etc/gsub/site.toml", b'\xef\xbb\xbfcluster = "lab"\n', mode=0o640)
+    assert not any("cannot be used" in note for note in place.plan(BOTH).notes)
+
+
 @pytest.mark.parametrize(
     ("conf", "words"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 from pathlib import Path
@@ -78,7 +79,9 @@ def mode(
         content = host.read(file)
         if content is None:
             raise UserError(f"there is no site file {file}", fix="name it with --site", exit_code=USAGE)
-        text = content.decode("utf-8")
+        # An editor's byte order mark, which every reader of the file passes over, stays
+        mark = codecs.BOM_UTF8 if content.startswith(codecs.BOM_UTF8) else b""
+        text = content.removeprefix(mark).decode("utf-8")
         site = parse_site(text, str(file))
         if new is None and rollout is None:
             _show(site, scope, _ask(metrics), _mtime(host, file))
@@ -111,7 +114,7 @@ def mode(
     if after == text:
         print(f"{scope}: it is so already; {one_line(str(file))} is as it was")
     else:
-        _write(host, layout, file, content, after.encode())
+        _write(host, layout, file, content, mark + after.encode())
     taken = _settle(metrics, _mtime(host, file), prefix)
     well = _set_unit(host, meant, prefix, own=file == DEFAULT_PATH.resolve())
     sys.stdout.flush()

@@ -360,8 +360,9 @@ class Sight:
 
     @property
     def site_text(self) -> str | None:
-        """The site file's text; None: there is none."""
-        return self.text(self.layout.site)
+        """The site file's text, without a byte order mark; None: there is none."""
+        text = self.text(self.layout.site)
+        return None if text is None else text.removeprefix("\ufeff")
 
     @property
     def site(self) -> Site:
