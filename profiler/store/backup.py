@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Protocol
+from urllib.parse import urlencode
 
 import msgspec
 from sqlalchemy import Boolean, Connection, LargeBinary, MetaData, Table, func, insert, select, text
@@ -84,9 +85,10 @@ def _appearing(path: Path) -> Iterator[Path]:
 
 
 def _copy_file(engines: Engines, path: Path) -> Copied:
+    how = urlencode({**engines.reading, "mode": "ro"})
     # By connections of its own: one step, so that no writer makes it begin again; a reader of a WAL stops nobody
     with (
-        closing(sqlite3.connect(f"{engines.file.as_uri()}?mode=ro", uri=True)) as source,
+        closing(sqlite3.connect(f"{engines.file.as_uri()}?{how}", uri=True)) as source,
         closing(sqlite3.connect(path)) as copy,
     ):
         source.backup(copy)

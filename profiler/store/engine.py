@@ -73,15 +73,18 @@ def _shown(url: str) -> str:
 
 
 class Engines:
-    """One engine that writes and one that only reads; both connect when first used."""
+    """One engine that writes and one that only reads; both connect when first used.
+
+    `reading`: how SQLite opens the file for the latter, as a query of its address.
+    """
 
     def __init__(self, url: str, *, read_only: bool = False) -> None:
         self.url = parsed(url)
         self.sqlite = self.url.drivername == "sqlite"
         self.read_only = read_only
-        make = _sqlite if self.sqlite else _postgresql
+        self.reading = _reading(self.file) if self.sqlite and read_only else dict(_READING)
         try:
-            self.reader = make(self.url, writes=False)
+            self.reader = self._made(writes=False)
         except ImportError as error:
             raise StoreError(
                 "wrong",
@@ -89,7 +92,12 @@ class Engines:
                 str(error),
                 'Install gsub with it: pip install "gsub[service,postgresql]"',
             ) from None
-        self.writer = self.reader if read_only else make(self.url, writes=True)
+        self.writer = self.reader if read_only else self._made(writes=True)
+
+    def _made(self, *, writes: bool) -> Engine:
+        if not self.sqlite:
+            return _postgresql(self.url, writes=writes)
+        return _sqlite(self.url, {"mode": "rw"} if writes else self.reading, writes=writes)
 
     @property
     def file(self) -> Path:
@@ -113,12 +121,38 @@ class Engines:
         self.writer.dispose()
 
 
-def _sqlite(url: URL, *, writes: bool) -> Engine:
+_READING: Final = {"mode": "rw"}
+"""A reader of a WAL takes part in its locks, and makes their file if it is the first."""
+
+
+def _reading(file: Path) -> dict[str, str]:
+    """How a file is opened that nothing will be written to: also where nothing can be.
+
+    On a read-only disk SQLite finds no place for its locks (sqlite.org/wal.html, "Read-Only Databases"). Where there is
+    a log, another may be writing by a mount of its own, and its locks are used; a file without one is nobody's.
+    """
+    try:
+        fixed = bool(os.statvfs(file).f_flag & os.ST_RDONLY)
+    except OSError:
+        fixed = False
+    if not fixed:
+        return dict(_READING)
+    if _size(file, "-wal") or _size(file, "-shm"):
+        return {"mode": "ro"}
+    return {"mode": "ro", "immutable": "1"}
+
+
+def _size(file: Path, end: str) -> int:
+    try:
+        return file.with_name(file.name + end).stat().st_size
+    except OSError:
+        return 0
+
+
+def _sqlite(url: URL, how: dict[str, str], *, writes: bool) -> Engine:
     # Never creates the file: `Engines.create` does, with the right mode
     engine = create_engine(
-        URL.create(
-            "sqlite", database=f"file:{_escaped(url.database or '')}", query={"mode": "rw", "uri": "true"}
-        ),
+        URL.create("sqlite", database=f"file:{_escaped(url.database or '')}", query={**how, "uri": "true"}),
         poolclass=QueuePool,
         pool_size=1 if writes else _READERS,
         max_overflow=0,

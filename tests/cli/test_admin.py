@@ -5,11 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 import pwd
+import shutil
 import sqlite3
 import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ import pytest
 from gsub.cli import main
 from profiler.store import open_store
 from profiler.store.upgrade import HEAD
+from tests.agent.conftest import mount
 from tests.cli.service import write_site
 from tests.store import records as told
 
@@ -144,6 +148,49 @@ def test_a_store_of_others_is_theirs(url: str, tmp_path: Path) -> None:
         store.chmod(0o600)
         for file, owner in ((store, "root"), (tmp_path / "store.db", "another user")):
             _refused(f"sqlite:///{file}", owner)
+
+
+@pytest.fixture
+def fixed(url: str, tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Copies the store, while it is in use, to a read-only disk: the files with these ends; returns its address."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount("-t", "tmpfs", "none", str(disk))
+
+    def copied(*ends: str) -> str:
+        with closing(sqlite3.connect(tmp_path / "store.db")) as connection:
+            connection.execute("UPDATE job SET job_id = 8")
+            connection.commit()
+            for end in ends:
+                shutil.copy(f"{tmp_path}/store.db{end}", f"{disk}/store.db{end}")
+        mount("-o", "remount,ro", str(disk))
+        return f"sqlite:///{disk}/store.db"
+
+    yield copied
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(("ends", "job"), [(("",), 7), (("", "-wal", "-shm"), 8)])
+def test_a_store_on_a_read_only_disk_is_read(
+    fixed, ends: tuple[str, ...], job: int, admin, tmp_path: Path
+) -> None:
+    store = fixed(*ends)
+    assert admin("db", "version", "--store", store) == (0, f"schema {HEAD}, in {store}\n", "")
+    code, _, err = admin("backup", tmp_path / "copy", "--store", store)
+    assert (code, err) == (0, "") and jobs(f"sqlite:///{tmp_path}/copy") == [job]
+    assert admin("audit", "--since", "2020-01-01", "--store", store)[0] == 0
+
+
+@pytest.mark.root
+def test_what_cannot_be_done_on_a_read_only_disk_is_told(fixed, admin, tmp_path: Path) -> None:
+    assert admin("backup", tmp_path / "copy")[0] == 0
+    store = fixed("", "-wal")
+    for words in (("db", "upgrade"), ("restore", tmp_path / "copy", "--replace")):
+        code, _, err = admin(*words, "--store", store)
+        assert code == 1 and "is on a read-only file system" in err and "--store" in err, err
+    code, _, err = admin("db", "version", "--store", store)
+    assert code == 1 and "store.db-wal was not taken in" in err and "another folder" in err, err
 
 
 def _refused(url: str, owner: str) -> None:

@@ -56,7 +56,7 @@ def backup(file: Path, url: str | None) -> None:
             fix="give another name, like gsub-$(date +%F).backup",
             exit_code=USAGE,
         )
-    with opened(url) as store, telling():
+    with opened(url, read_only=True) as store, telling():
         copied = store.backup(file)
     print(f"{one_line(str(file))}: schema {copied.schema}, {_rows(copied.rows)}")
 
@@ -91,7 +91,7 @@ def db() -> None:
 @of_store
 def version(url: str | None) -> None:
     """Print the store's schema."""
-    with opened(url) as store, telling():
+    with opened(url, read_only=True) as store, telling():
         print(f"schema {store.version() or 'none'}, in {one_line(store.name)}")
 
 
@@ -115,9 +115,9 @@ def _rows(rows: Mapping[str, int]) -> str:
 
 @contextlib.contextmanager
 def opened(url: str | None, *, made: bool = False, read_only: bool = False) -> Iterator[Store]:
-    """The store. `made`: its file may be made. Raises UserError."""
+    """The store. `made`: its file may be made; `read_only`: nothing is written. Raises UserError."""
     found, _ = _store_url(url)
-    _check_place(found, made=made)
+    _check_place(found, made=made, read_only=read_only)
     with telling():
         from profiler.store import open_store
 
@@ -160,7 +160,7 @@ def cluster_of(name: str | None) -> str:
     return name
 
 
-def _check_place(url: str, *, made: bool) -> None:
+def _check_place(url: str, *, made: bool, read_only: bool = False) -> None:
     """Refuse a SQLite store that is not on this host, or not ours to touch. Raises UserError."""
     if not url.startswith(_SQLITE + "/"):
         return
@@ -170,11 +170,42 @@ def _check_place(url: str, *, made: bool) -> None:
     if not folder or not (there or made):
         missing = file if folder else file.parent
         raise UserError("there is no store here", why=f"{missing} does not exist", fix=elsewhere)
-    if not os.access(file if there else file.parent, os.R_OK | os.W_OK):
+    place = file if there else file.parent
+    fixed = _is_fixed(place)
+    # Elsewhere who only reads must be allowed to write too: SQLite keeps readers' locks in a file beside the store
+    if not os.access(place, os.R_OK if fixed else os.R_OK | os.W_OK):
         raise UserError(
             "the store is not yours to read or change",
-            why=f"{file} belongs to {_owner(file if there else file.parent)}",
+            why=f"{file} belongs to {_owner(place)}",
             fix="run this as that user or as root: sudo gsub admin ...",
+        )
+    if fixed:
+        _check_fixed(file, read_only=read_only)
+
+
+def _is_fixed(place: Path) -> bool:
+    """Whether nobody can write there: the file system is mounted read-only."""
+    try:
+        return bool(os.statvfs(place).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
+
+
+def _check_fixed(file: Path, *, read_only: bool) -> None:
+    """Refuse what cannot be done to a store on a read-only file system. Raises UserError."""
+    log, locks = (file.with_name(file.name + end) for end in ("-wal", "-shm"))
+    if not read_only:
+        raise UserError(
+            "the store cannot be changed here",
+            why=f"{file.parent} is on a read-only file system",
+            fix="mount it writable, or copy the store elsewhere: --store sqlite:////PATH/OF/THE/COPY",
+        )
+    if _exists(log) and log.stat().st_size and not _exists(locks):
+        # What was written last is in the log alone: it must be taken in first, and that writes
+        raise UserError(
+            "the store cannot be read here",
+            why=f"{file.parent} is on a read-only file system, and {log.name} was not taken into {file.name} before",
+            fix=f"copy {file.name} and {log.name} into another folder, and name that copy with --store",
         )
 
 
