@@ -128,8 +128,22 @@ def test_not_on_the_services_host(admin, tmp_path: Path, monkeypatch: pytest.Mon
         code, out, err = admin(*words)
         assert (code, out) == (1, "") and "no store here" in err and "host where gsubd runs" in err, words
     assert not (tmp_path / "none").exists() and not (tmp_path / "copy").exists()
-    monkeypatch.setattr("gsub.site.read_site", lambda environ: None)
+    monkeypatch.setattr("gsub.site.read_site", lambda environ, **_: None)
     assert "no site file" in admin("db", "version")[2]
+
+
+@pytest.mark.parametrize(
+    "words", [("db", "version"), ("audit",), ("shadow",), ("alerts", "--dry-run"), ("reasons",), ("nodes",)]
+)
+@pytest.mark.parametrize("broken", ["policy.mode = 7", 'topology.file = "none.conf"'])
+def test_a_broken_site_file_is_told_without_words_on_submissions(
+    words: tuple[str, ...], broken: str, admin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site.toml").write_text(f'cluster = "lab"\n{broken}\n')
+    monkeypatch.setenv("GSUB_SITE", str(tmp_path / "site.toml"))
+    code, out, err = admin(*words)
+    assert (code, out) == (2, "") and "cannot be used" in err and "  try: " in err
+    assert "submitted" not in err and "sbatch" not in err
 
 
 def test_an_address_that_is_none(admin) -> None:

@@ -234,7 +234,7 @@ def test_no_service(tmp_path: Path, gsub) -> None:
 
 
 def test_no_site(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gsub.site.read_site", lambda environ: None)
+    monkeypatch.setattr("gsub.site.read_site", lambda environ, **_: None)
     code, err = main(["usage", "1"]), capfd.readouterr().err
     assert code == 2 and "no records of jobs here" in err and "no site file" in err
 

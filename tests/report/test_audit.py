@@ -137,16 +137,24 @@ def test_the_page_has_every_split_and_is_for_its_owner(audit: Run, tmp_path: Pat
     page = tmp_path / "audit.html"
     code, out, err = audit(*YEAR, "--html", str(page))
     assert (code, out, err) == (0, f"{page}: 1,500 attempts\n", "")
-    assert page.stat().st_mode & 0o777 == 0o600 and [path.name for path in tmp_path.iterdir()] == ["audit.html"]
+    assert page.stat().st_mode & 0o777 == 0o600 and [path.name for path in tmp_path.iterdir()] == [
+        "audit.html"
+    ]
     text = page.read_text()
     assert text.startswith("<!DOCTYPE html>") and text.endswith("</html>\n") and "user000" in text
     assert all(f'<section id="by_{column}"' in text for column in figures.BY.values())
     before = page.read_bytes()
     code, out, err = audit(*YEAR, "--html", str(page))
-    assert (code, out) == (2, "") and "is there already; nothing was written" in err and page.read_bytes() == before
+    assert (
+        (code, out) == (2, "")
+        and "is there already; nothing was written" in err
+        and page.read_bytes() == before
+    )
     hidden = tmp_path / "pseudonyms.html"
     assert audit(*YEAR, "--html", str(hidden), "--by", "user", "--pseudonyms")[0] == 0
-    assert not re.search(r"user\d\d\d|group\d\d", hidden.read_text()) and "by_account" not in hidden.read_text()
+    assert (
+        not re.search(r"user\d\d\d|group\d\d", hidden.read_text()) and "by_account" not in hidden.read_text()
+    )
 
 
 def test_a_page_where_there_is_no_folder(audit: Run, tmp_path: Path) -> None:
@@ -175,6 +183,8 @@ def test_pseudonyms(audit: Run) -> None:
     [
         (("--since", "yesterday"), "is no time", 2),
         (("--since", "2025-02-01", "--until", "2025-01-01"), "--since lies after --until", 2),
+        (("--until", "2020-01-01"), "it begins 30d ago unless --since says otherwise", 2),
+        (("--since", "30d", "--until", "2020-01-01"), "--since lies after --until", 2),
         (("--since", "2020-01-01", "--until", "2020-02-01"), "no job ran from 2020-01-01 to 2020-02-01", 1),
         ((*YEAR, "--json", "--csv", "x"), "exclude each other", 2),
         ((*YEAR, "--html", "x", "--parquet", "y"), "exclude each other", 2),
@@ -194,7 +204,7 @@ def test_where_nothing_is(audit: Run, tmp_path: Path) -> None:
 
 
 def test_without_a_site_file(audit: Run, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gsub.site.read_site", lambda _: None)
+    monkeypatch.setattr("gsub.site.read_site", lambda _, **__: None)
     code, _, err = audit(*YEAR, "--store", f"sqlite:///{file}")
     assert code == 2 and "no cluster is known" in err and "--cluster" in err
     code, out, _ = audit(*YEAR, "--store", f"sqlite:///{file}", "--cluster", CLUSTER)

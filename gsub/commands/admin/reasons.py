@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 import click
+from click.core import ParameterSource
 
 from gsub.errors import USAGE, UserError
 
@@ -60,11 +61,26 @@ def window(since: str, until: str | None) -> tuple[float, float]:
     now = time.time()
     begin = moment(since, now, "--since")
     end = now if until is None else min(now, moment(until, now, "--until"))
+    if begin >= end and until is not None and _is_default("since"):
+        from gsub.term import one_line
+
+        raise UserError(
+            f"--until {one_line(until)} lies before the period begins",
+            why=f"it begins {since} ago unless --since says otherwise",
+            fix=f"say an earlier --since too: {_FORMS}",
+            exit_code=USAGE,
+        )
     if begin >= end:
         raise UserError(
             "--since lies after --until, or in the future", fix="turn them round", exit_code=USAGE
         )
     return begin, end
+
+
+def _is_default(option: str) -> bool:
+    """Whether the command that runs was not given this option."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.get_parameter_source(option) is ParameterSource.DEFAULT
 
 
 def moment(text: str, now: float, option: str) -> float:
