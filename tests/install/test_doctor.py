@@ -54,7 +54,7 @@ def test_nothing_is_changed_and_nothing_is_asked_twice(release):
 
 def test_a_byte_order_mark_does_not_break_the_site_file():
     scene = healthy(RELEASES[-1])
-    text = scene.host.read(scene.layout.site)
+    text = scene.host.read(scene.layout.site) or b""
     scene.host.put(str(scene.layout.site), b"\xef\xbb\xbf" + text)
     assert Sight(scene.host, scene.layout, scene.question, scene.net).site.cluster
 
