@@ -17,13 +17,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from slurm_plugins.install.host import Host, HostError
+from slurm_plugins.install.host import MOST_BYTES, Host, HostError
 
-__all__ = ["Changes", "Setting", "SlurmConf", "edit", "edit_files", "is_edited", "unedit", "unedit_files"]
+__all__ = [
+    "Changes",
+    "Setting",
+    "SlurmConf",
+    "edit",
+    "edit_files",
+    "is_edited",
+    "unedit",
+    "unedit_files",
+    "with_included",
+]
 
 Changes: TypeAlias = Mapping[str, str | tuple[str, ...] | None]
 """What keys are to be: a value, several lines of one (24.05 and newer, for Prolog and Epilog), None: not set."""
@@ -36,6 +46,7 @@ _TOLD: Final = b": `gsub admin rollback` takes these lines out, and puts back wh
 _NO_END: Final = b" (and the end of the line above)"
 
 _DEEPEST: Final = 16  # Include in Include; Slurm has no limit, and ends in a circle
+_MOST_INCLUDES: Final = 1000  # of one slurm.conf: files that include each other go on for long
 
 _KEY_VALUE: Final = re.compile(rb'\s*([A-Za-z0-9_.]+)\s*[-*+/]?=\s*(?:"([^"]*)"|(\S+))(?=\s|\Z)')
 _INCLUDE: Final = re.compile(rb"include\s+(\S+)", re.IGNORECASE)
@@ -134,14 +145,25 @@ class _Reading:
     settings: list[Setting]
     files: dict[Path, bytes]
     problems: list[str]
+    rows: list[bytes] = field(default_factory=list)
+    """The lines of all files as they are written, in the order in which Slurm reads them."""
+    includes: int = 0
+    size: int = 0
+    full: bool = False
 
     def file(self, path: Path, text: bytes, depth: int) -> None:
         self.files[path] = text
+        self.size += len(text)
+        rows = _rows(text)
         for line in _lines(text):
             if line.include is not None:
                 self._include(line.include, path, line.first + 1, depth)
-            elif (found := _setting(line, path)) is not None:
+                continue
+            self.rows += rows[line.first : line.after]
+            if (found := _setting(line, path)) is not None:
                 self.settings.append(found)
+        # The file's last line may have no end, or ask for another line to follow: it goes no further than its file.
+        self.rows.append(b"\n\n")
 
     def _include(self, name: bytes, path: Path, line: int, depth: int) -> None:
         text = _str(name)
@@ -155,6 +177,14 @@ class _Reading:
         if depth == _DEEPEST:
             self.problems.append(f"{path} line {line}: files that include each other, down to {target}")
             return
+        self.includes += 1
+        if self.includes > _MOST_INCLUDES or self.size > MOST_BYTES:
+            if not self.full:  # once: what follows is as much too much
+                self.full = True
+                self.problems.append(
+                    f"{path} line {line}: more than {_MOST_INCLUDES} files or {MOST_BYTES >> 20} MiB are included"
+                )
+            return
         try:
             content = self.host.read(target)
         except HostError as error:
@@ -164,6 +194,17 @@ class _Reading:
             self.problems.append(f"{path} line {line}: {target} is not there")
             return
         self.file(target, content, depth + 1)
+
+
+def with_included(host: Host, path: Path, text: bytes) -> tuple[bytes, tuple[str, ...]]:
+    """The text of the slurm.conf at `path` with what it includes in the places of its Include lines, and what of that
+    cannot be read, one line each. A text that includes nothing comes back as it is.
+    """
+    if not any(line.include is not None for line in _lines(text)):
+        return text, ()
+    reading = _Reading(host, [], {}, [])
+    reading.file(path, text, 0)
+    return b"".join(reading.rows), tuple(reading.problems)
 
 
 # --- changing ---------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The cluster that a trace is replayed on: from a site file, from Slurm, from a short text, or from the trace itself.
 
     a site file         its partitions' nodes; topology as it declares. Names it no nodes, the slurm.conf it names has
-    slurm.conf          its NodeName and PartitionName lines (and a topology.conf beside it)
+    slurm.conf          its NodeName and PartitionName lines, with what it includes (and a topology.conf beside it)
     scontrol -o show node   what it printed
     openb_nodes         Alibaba's nodes
     "64x8"              64 nodes with 8 GPUs each; "64x8:96c:512G/16": 96 CPUs, 512 GiB, 16 nodes a leaf switch
@@ -28,6 +28,8 @@ from slurm_plugins.client import inventory, parse
 from slurm_plugins.client.errors import SlurmFormatError
 from slurm_plugins.client.resources import Tres
 from slurm_plugins.client.tables import scontrol_records
+from slurm_plugins.install.host import LocalHost
+from slurm_plugins.install.slurm_conf import with_included
 from slurm_plugins.replay.traces.files import TraceError, lines
 from slurm_plugins.replay.traces.openb import is_nodes, nodes_of
 from slurm_plugins.replay.values import Cluster, Nodes, Trace
@@ -49,7 +51,8 @@ class Found:
     cluster: Cluster
     notes: tuple[str, ...] = ()
     slurm_conf: str = ""
-    """The text of a slurm.conf, where one was read: its weights and factors order the queue as Slurm does."""
+    """The text of a slurm.conf, where one was read, with what it includes: its weights and factors order the queue as
+    Slurm does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ def cluster_of(path: Path, seen: Cluster | None = None) -> Found:
         text = "\n".join(found)
     if re.search(r"^NodeName=.*\bCPUTot=", text, re.MULTILINE):
         return Found(_grouped(path.stem, _of_scontrol(path, text), None))
+    text = _with_included(path, text)
     if re.search(r"^\s*NodeName\s*=", text, re.MULTILINE | re.IGNORECASE):
         return _of_slurm_conf(path, text)
     raise TraceError(
@@ -102,14 +106,14 @@ def _of_site(path: Path, seen: Cluster | None) -> Found:
     except TopologyError as error:
         raise TraceError(f"{error.file}:{error.line or ''} {error.problem}", error.remedy) from error
     conf = Path(site.slurm.conf) if site.slurm.conf else None
-    text = _text(conf) if conf is not None and conf.is_file() else ""
+    text = _with_included(conf, _text(conf)) if conf is not None and conf.is_file() else ""
     leaf = _leaves(site, topologies)
     if nodes:
         return Found(_grouped(site.cluster, nodes, leaf), (), text)
     if text and conf is not None:
         found = _of_slurm_conf(conf, text)
         named = _nodes_of(found.cluster)
-        return Found(_grouped(site.cluster, named, leaf), (f"nodes are those of {conf}",), text)
+        return Found(_grouped(site.cluster, named, leaf), (f"nodes are those of {conf}", *found.notes), text)
     if seen is not None:
         return Found(
             _grouped(site.cluster, _nodes_of(seen), leaf),
@@ -156,6 +160,7 @@ def _leaves(site: Site, topologies: Topologies | None) -> Mapping[str, Topology]
 _LINE: Final = re.compile(
     r"^[ \t]*(NodeName|PartitionName|NodeSet)[ \t]*=[ \t]*(\S+)([^\n]*)", re.MULTILINE | re.IGNORECASE
 )
+_INCLUDE: Final = re.compile(r"^include\s", re.MULTILINE | re.IGNORECASE)
 _PAIR: Final = re.compile(r'(\w+)=(?:"([^"]*)"|(\S+))')
 
 
@@ -195,6 +200,19 @@ def _of_slurm_conf(path: Path, text: str) -> Found:
     made = [replace(node, partitions=frozenset(of[name])) for name, node in nodes.items()]
     leaf = {} if topology is None else {"": topology}
     return Found(_grouped(cluster[1].lower() if cluster else path.stem, made, leaf), tuple(notes), text)
+
+
+def _with_included(path: Path, text: str) -> str:
+    """A slurm.conf's text with what it includes: nodes and schedulers may stand there. Raises TraceError."""
+    if not _INCLUDE.search(text):
+        return text
+    whole, problems = with_included(LocalHost(), path, text.encode(errors="surrogateescape"))
+    if problems:
+        raise TraceError(
+            problems[0],
+            "copy what slurm.conf includes to where it says, or take the Include line out of a copy",
+        )
+    return whole.decode(errors="surrogateescape")
 
 
 def _conf_node(path: Path, name: str, values: Mapping[str, str]) -> _Node:

@@ -9,6 +9,7 @@ import pytest
 
 from site_configs.site import load_site
 from slurm_plugins.replay.cluster_of import Found, alike, cluster_of, fitting, inferred
+from slurm_plugins.replay.slurm_rules import SlurmRules
 from slurm_plugins.replay.traces import TraceError
 from slurm_plugins.replay.values import Cluster, Job, Nodes, Trace
 
@@ -82,6 +83,58 @@ def test_lines_of_slurm_conf(tmp_path):
         (1, 8, 32.0, 500000.0, "", "b", ["all", "big"]),
     ]
     assert found.cluster.name == "lab" and "NodeName=n4" in found.slurm_conf
+
+
+NODES = "NodeName=n[1-4] CPUs=8 RealMemory=1000 Gres=gpu:2\nPartitionName=gpu Nodes=n[1-4]\n"
+
+
+def including(tmp_path: Path, text: str, **files: str) -> Path:
+    """A slurm.conf of that text beside files of those names."""
+    (tmp_path / "more").mkdir(exist_ok=True)
+    for name, content in files.items():
+        (tmp_path / name.replace("__", "/").replace("_", ".")).write_text(content)
+    path = tmp_path / "slurm.conf"
+    path.write_text(text)
+    return path
+
+
+def test_what_slurm_conf_includes_is_part_of_it(tmp_path):
+    """As Slurm: a name is of the folder of the file that includes it, whatever follows the last line of a file."""
+    path = including(
+        tmp_path,
+        "ClusterName=Lab\nInclude sched.conf\ninclude more/%c.conf # nodes\nKillWait=7\n",
+        sched_conf="SchedulerType=sched/builtin",
+        more__lab_conf="Include nodes.conf\nPartitionName=gpu Nodes=n[1-4] \\",
+        more__nodes_conf="NodeName=n[1-4] CPUs=8 \\\n  RealMemory=1000 Gres=gpu:2\n",
+    )
+    for named in (path, site(tmp_path, '[slurm]\nconf = "slurm.conf"\n')):
+        found = cluster_of(named)
+        assert [(n.count, n.gpus, n.partitions) for n in found.cluster.nodes] == [(4, 2, frozenset({"gpu"}))]
+        rules = SlurmRules.parse(found.slurm_conf)
+        assert not rules.backfill and rules.kill_wait_s == 7 and set(rules.partitions) == {"gpu"}
+
+
+def test_a_comment_and_a_continued_line_include_nothing(tmp_path):
+    path = including(tmp_path, f"{NODES}# Include gone\nPartitionName=all \\\nInclude=no Nodes=n1\n")
+    assert cluster_of(path).slurm_conf == path.read_text().rstrip("\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (f"{NODES}Include gone.conf\n", "slurm.conf line 3: .*gone.conf is not there"),
+        (f"{NODES}Include more\n", "no regular file"),
+        (f"{NODES}Include slurm.conf\n", "include each other"),
+        (f"{NODES}{'Include slurm.conf' + chr(10) + 'Include slurm.conf' + chr(10)}", "include each other"),
+        (f"{NODES}{('Include empty.conf' + chr(10)) * 1001}", "more than 1000 files"),
+        (f"Include %c.conf\n{NODES}", "comes before ClusterName"),
+        ("Include empty.conf\n", "describes no cluster"),
+    ],
+)
+def test_what_cannot_be_included_is_told(tmp_path, text, why):
+    path = including(tmp_path, text, empty_conf="")
+    with pytest.raises(TraceError, match=why):
+        cluster_of(path)
 
 
 @pytest.mark.parametrize(
