@@ -111,7 +111,12 @@ def test_a_file_of_any_name_and_a_cluster_without_gpus(told, tmp_path):
     assert made["trace"]["name"] == "??" and made["cluster"]["gpus"] == 0
     assert any("no job has a GPU" in note for note in made["notes"])
     code, _, err = told(path, "--gpu-jobs")
-    assert code == 2 and "no job is left" in err
+    assert code == 2 and "none of the jobs has a GPU" in err and "AccountingStorageTRES" in err
+    assert "span" not in err, "no other span has one"
+    code, _, err = told(path, "--gpu-jobs", "--since", "2030-01-01")
+    assert code == 2 and "ask for another span" in err
+    code, _, err = told(export(tmp_path / "a", 5), "--gpu-jobs", "--since", "4 min")
+    assert code == 2 and "none of the jobs of that span has a GPU" in err
 
 
 def test_what_is_asked_for_is_what_is_replayed(told, tmp_path):

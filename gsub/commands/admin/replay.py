@@ -185,8 +185,10 @@ def _narrowed(reading: Reading, since: str | None, until: str | None, *, gpu_job
         trace = trace.only(trace["arrival"] >= begin, f"arrived before {since}")
     if end is not None:
         trace = trace.only(trace["arrival"] < end, f"arrived at {until} or later")
-    if gpu_jobs:
+    if gpu_jobs and len(trace):
         trace = trace.only(trace["gpus"] > 0, "no GPU")
+        if not len(trace):
+            raise _no_gpus(reading)
     if not len(trace):
         first, last = (reading.trace["arrival"][place] for place in (0, -1))
         span = f"its jobs arrive within {(last - first) / 86400:,.1f} days"
@@ -195,6 +197,18 @@ def _narrowed(reading: Reading, since: str | None, until: str | None, *, gpu_job
             span = f"its jobs arrive from {' to '.join(days)}"
         raise UserError("no job is left of the trace", why=span, fix="ask for another span", exit_code=USAGE)
     return replace(reading, trace=trace)
+
+
+def _no_gpus(reading: Reading) -> UserError:
+    """What to tell where --gpu-jobs leaves nothing: another span helps only where the trace has such jobs."""
+    if (reading.trace["gpus"] > 0).any():
+        why, fix = "none of the jobs of that span has a GPU", "ask for another span, or leave out --gpu-jobs"
+    elif reading.kind == "sacct":
+        why = "none of the jobs has a GPU: is gres/gpu in AccountingStorageTRES?"
+        fix = "look with 'scontrol show config', or leave out --gpu-jobs"
+    else:
+        why, fix = "none of the jobs has a GPU", "leave out --gpu-jobs"
+    return UserError("no job is left of the trace", why=why, fix=fix, exit_code=USAGE)
 
 
 def _when(trace: Trace, text: str, option: str) -> float:
