@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta
 from math import isfinite
 from typing import Final
 
 import numpy as np
 
-from gsub.replay_view import NAME, Compared, Shown, head, sections
+from gsub.replay_view import NAME, Compared, Shown, head, sections, zone
 from profiler.report.cells import cell
 from profiler.report.layout import Cell, Column, Section, rendered
 from profiler.report.lines import STYLES, Line, distribution, over_time
@@ -25,7 +25,7 @@ from profiler.wording import NOT_KNOWN, plain, span
 from slurm_plugins.replay.figures import Course, Sized, course
 from slurm_plugins.replay.values import Floats
 
-__all__ = ["page"]
+__all__ = ["page", "ticks"]
 
 _PERCENTS: Final = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 _PARTS: Final = 240
@@ -197,6 +197,8 @@ def _course(
         ]
         for at in range(0, _PARTS, part)
     ]
+    zero = it.trace.zero
+    named = f" ({zone(zero + float(edges[0]), zero + float(edges[-1]))})" if zero else ""
     told = f"{title}, a line for each of {len(lines)} policies."
     return Section(
         name,
@@ -206,8 +208,11 @@ def _course(
         "cluster only runs empty: most of that is left out.",
         len(it.trace),
         0,
-        over_time(Caption(name, title, told), lines, _ticks(it.trace.zero, edges), "time", top),
-        [Column("from", number=True), *(Column(plain(one.name, NAME), number=True) for one in it.columns)],
+        over_time(Caption(name, title, told), lines, ticks(it.trace.zero, edges), f"time{named}", top),
+        [
+            Column(f"from{named}", number=True),
+            *(Column(plain(one.name, NAME), number=True) for one in it.columns),
+        ],
         rows,
         0,
         (),
@@ -220,17 +225,28 @@ def _amount(value: float) -> Cell:
 
 def _moment(zero: float, at: float) -> str:
     if zero:
-        return datetime.fromtimestamp(zero + at, timezone.utc).strftime("%Y-%m-%d %H:%M")
+        return datetime.fromtimestamp(zero + at).strftime("%Y-%m-%d %H:%M")
     return span(at)
 
 
-def _ticks(zero: float, edges: Floats) -> list[tuple[float, str]]:
-    """Round moments: days by their dates where the trace has a place in time."""
-    first, last = float(edges[0]) + zero, float(edges[-1]) + zero
+def ticks(zero: float, edges: Floats) -> list[tuple[float, str]]:
+    """Round moments: local days by their dates where the trace has a place in time."""
+    first, last = float(edges[0]), float(edges[-1])
     step = next((one for one in _STEPS if (last - first) / one <= 8), 365 * 86400)
-    moments = np.arange(np.ceil(first / step) * step, last, step)
+    if not zero:
+        return [(at, span(at)) for at in _round(first, last, step)]
     way = "%m-%d" if step >= 86400 else "%m-%d %H:%M"
-    return [
-        (at - zero, datetime.fromtimestamp(at, timezone.utc).strftime(way) if zero else span(at))
-        for at in moments.tolist()
-    ]
+    # A day begins when the clock on the wall says so: clocks may be changed between two ticks
+    clock = _round(_on_the_wall(zero + first), _on_the_wall(zero + last), step)
+    moments = dict.fromkeys((datetime(1970, 1, 1) + timedelta(seconds=at)).timestamp() for at in clock)
+    return [(at - zero, datetime.fromtimestamp(at).strftime(way)) for at in moments]
+
+
+def _round(first: float, last: float, step: float) -> list[float]:
+    return [float(at) for at in np.arange(np.ceil(first / step) * step, last, step)]
+
+
+def _on_the_wall(at: float) -> float:
+    """What the local clock shows, as seconds since it showed 1970."""
+    offset = datetime.fromtimestamp(at).astimezone().utcoffset() or timedelta()
+    return at + offset.total_seconds()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +22,7 @@ from slurm_plugins.replay.values import CAUSES, Cluster, Replayed, Trace
 if TYPE_CHECKING:
     from slurm_plugins.replay.remedies import Bill
 
-__all__ = ["Compared", "Shown", "as_data", "head", "sections", "show"]
+__all__ = ["Compared", "Shown", "as_data", "days", "head", "sections", "show", "zone"]
 
 NAME: Final = 60
 """Most signs of a name."""
@@ -74,7 +74,7 @@ def head(it: Compared) -> Iterator[str]:
     when = f"over {span(lasts)}" if lasts else "all at once"
     if trace.zero:
         first, last = (trace.zero + float(one) for one in (trace["arrival"].min(), trace["arrival"].max()))
-        when = f"{_day(first)} to {_day(last)}, {when}"
+        when = f"{days(first, last)}, {when}"
     yield f"{plain(trace.name, NAME)} ({it.kind}): {len(trace):,} jobs, {hours:,.0f} GPU-hours, {when}"
     nodes = sum(group.count for group in cluster.nodes)
     leaves = len({group.leaf for group in cluster.nodes})
@@ -91,8 +91,16 @@ def head(it: Compared) -> Iterator[str]:
         yield f"note: {plain(note, 300)}"
 
 
-def _day(at: float) -> str:
-    return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d")
+def days(first: float, last: float) -> str:
+    """From when to when, in local days, as --since and --until take them: 2026-10-01 to 2026-10-31 (CEST to CET)."""
+    begin, end = (datetime.fromtimestamp(at).strftime("%Y-%m-%d") for at in (first, last))
+    return f"{begin} to {end} ({zone(first, last)})"
+
+
+def zone(first: float, last: float) -> str:
+    """What the local zone is called between two moments; two names where the clocks were changed between them."""
+    names = (datetime.fromtimestamp(at).astimezone().strftime("%Z") for at in (first, last))
+    return plain(" to ".join(dict.fromkeys(names)))
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------

@@ -8,13 +8,17 @@ import os
 import re
 import stat
 import sys
+import time
 from collections import Counter
+from datetime import datetime
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gsub.cli import main
+from gsub.replay_page import ticks
 from tests.report.pages import HOSTILE
 
 HEAD = "JobIDRaw|JobID|User|Account|Partition|State|Submit|Start|End|NNodes|NodeList|ReqTRES|AllocTRES"
@@ -130,6 +134,52 @@ def test_what_is_asked_for_is_what_is_replayed(told, tmp_path):
     assert jobs("--gpu-jobs") == 48
     assert jobs("--since", "10 min") == 50 and jobs("--until", "10 min") == 10
     assert jobs("--since", "2026-09-01", "--until", "2027-01-01") == 60
+
+
+@pytest.fixture
+def zone(monkeypatch: pytest.MonkeyPatch):
+    """Sets the local zone."""
+
+    def put(name: str) -> None:
+        monkeypatch.setenv("TZ", name)
+        time.tzset()
+
+    yield put
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("local", "name", "day", "hour"),
+    [("UTC0", "UTC", "2026-09-21", "15:00"), ("AHEAD-12", "AHEAD", "2026-09-22", "03:00")],
+)
+def test_all_dates_are_local_and_name_their_zone(told, tmp_path, zone, local, name, day, hour):
+    """The export is of 14:13 to 15:12 UTC: of the next day, twelve hours ahead."""
+    zone(local)
+    path, page = export(tmp_path / "a"), tmp_path / "page.html"
+    named = f"{day} to {day} ({name})"
+    code, out, err = told(path, "--policy", "fifo", "--since", day)
+    assert code == 0, err
+    assert named in out and "60 jobs" in out
+    code, _, err = told(path, "--until", day)
+    assert code == 2 and f"arrive from {named}" in err
+    code, *_ = told(path, "--policy", "fifo", "--html", page)
+    text = page.read_text()
+    assert code == 0 and named in text and f"from ({name})" in text and f"time ({name})" in text
+    assert f"{day[5:]} {hour}" in text, "a tick"
+    assert f"{day} {hour[:2]}:0" in text, "a row"
+
+
+def test_a_day_on_a_page_begins_at_local_midnight(zone):
+    """Also after the night in which clocks are changed, in Berlin that of 2026-10-25."""
+    zone("CET-1CEST,M3.5.0,M10.5.0/3")
+    zero = datetime(2026, 10, 24, 7).timestamp()
+    moments = ticks(zero, np.array([0.0, 2 * 86400.0]))
+    assert [label[6:] for _, label in moments] == (["12:00", "18:00", "00:00", "06:00"] * 2)[:-1]
+    assert all(label == f"{datetime.fromtimestamp(zero + at):%m-%d %H:%M}" for at, label in moments)
+    days = ticks(zero, np.array([0.0, 6 * 86400.0]))
+    assert [label for _, label in days] == [f"10-{day}" for day in range(25, 31)]
+    assert all(f"{datetime.fromtimestamp(zero + at):%H:%M}" == "00:00" for at, _ in days)
 
 
 def test_slurms_own_rules_come_from_its_files(told, tmp_path):

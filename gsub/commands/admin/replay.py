@@ -74,7 +74,9 @@ _EXTRA: Final = frozenset({"numpy", "jinja2", "markupsafe"})
     "gate, race.",
 )
 @click.option(
-    "--since", metavar="WHEN", help="Only jobs that arrived then or later: a date, or 7d from its begin."
+    "--since",
+    metavar="WHEN",
+    help="Only jobs that arrived then or later: a local date, or 7d from its begin.",
 )
 @click.option("--until", metavar="WHEN", help="Only jobs that arrived before then.")
 @click.option("--gpu-jobs", is_flag=True, help="Leave out jobs without GPUs.")
@@ -178,6 +180,8 @@ def _narrowed(reading: Reading, since: str | None, until: str | None, *, gpu_job
     """The jobs that are asked for; the others are counted. Raises UserError where none is left."""
     from dataclasses import replace
 
+    from gsub.replay_view import days
+
     trace = reading.trace
     begin = None if since is None else _when(trace, since, "--since")
     end = None if until is None else _when(trace, until, "--until")
@@ -193,8 +197,7 @@ def _narrowed(reading: Reading, since: str | None, until: str | None, *, gpu_job
         first, last = (reading.trace["arrival"][place] for place in (0, -1))
         span = f"its jobs arrive within {(last - first) / 86400:,.1f} days"
         if trace.zero:
-            days = (datetime.fromtimestamp(trace.zero + at).strftime("%Y-%m-%d") for at in (first, last))
-            span = f"its jobs arrive from {' to '.join(days)}"
+            span = f"its jobs arrive from {days(trace.zero + first, trace.zero + last)}"
         raise UserError("no job is left of the trace", why=span, fix="ask for another span", exit_code=USAGE)
     return replace(reading, trace=trace)
 
