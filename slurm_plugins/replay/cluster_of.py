@@ -53,6 +53,8 @@ class Found:
     slurm_conf: str = ""
     """The text of a slurm.conf, where one was read, with what it includes: its weights and factors order the queue as
     Slurm does."""
+    conf: Path | None = None
+    """Where that slurm.conf is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +111,13 @@ def _of_site(path: Path, seen: Cluster | None) -> Found:
     text = _with_included(conf, _text(conf)) if conf is not None and conf.is_file() else ""
     leaf = _leaves(site, topologies)
     if nodes:
-        return Found(_grouped(site.cluster, nodes, leaf), (), text)
+        return Found(_grouped(site.cluster, nodes, leaf), (), text, conf)
     if text and conf is not None:
         found = _of_slurm_conf(conf, text)
         named = _nodes_of(found.cluster)
-        return Found(_grouped(site.cluster, named, leaf), (f"nodes are those of {conf}", *found.notes), text)
+        return Found(
+            _grouped(site.cluster, named, leaf), (f"nodes are those of {conf}", *found.notes), text, conf
+        )
     if seen is not None:
         return Found(
             _grouped(site.cluster, _nodes_of(seen), leaf),
@@ -121,6 +125,7 @@ def _of_site(path: Path, seen: Cluster | None) -> Found:
                 "the site file names no nodes: they are those of the trace's jobs, as large as was in use at once",
             ),
             text,
+            conf,
         )
     raise TraceError(
         f"{path} names no nodes, and neither does the trace",
@@ -199,7 +204,7 @@ def _of_slurm_conf(path: Path, text: str) -> Found:
     cluster = re.search(r"^\s*ClusterName\s*=\s*(\S+)", plain, re.MULTILINE | re.IGNORECASE)
     made = [replace(node, partitions=frozenset(of[name])) for name, node in nodes.items()]
     leaf = {} if topology is None else {"": topology}
-    return Found(_grouped(cluster[1].lower() if cluster else path.stem, made, leaf), tuple(notes), text)
+    return Found(_grouped(cluster[1].lower() if cluster else path.stem, made, leaf), tuple(notes), text, path)
 
 
 def _with_included(path: Path, text: str) -> str:

@@ -21,7 +21,7 @@ from slurm_plugins.replay.desk import Desk, Planner
 from slurm_plugins.replay.easy import Easy
 from slurm_plugins.replay.orders import InOrder, Skipping
 from slurm_plugins.replay.philly import Shares
-from slurm_plugins.replay.policy import Policy, PolicyError
+from slurm_plugins.replay.policy import SLURMS_CHOICE, Policy, PolicyError
 from slurm_plugins.replay.preempting import KEYS, Preempting
 from slurm_plugins.replay.scaling import Elastic
 from slurm_plugins.replay.values import CAUSES, Cluster, Replayed, Trace
@@ -71,9 +71,7 @@ def replay(
         return in_rounds.run(trace, cluster, policy, seed=seed, attempts=attempts, progress=progress)
     if policy.order == "slurm":
         if policy.backfill == "skip" or policy.packing != "pack" or policy.locality != "none":
-            raise PolicyError(
-                str(policy), "order slurm takes Slurm's own choice of jobs and nodes: none or easy only"
-            )
+            raise PolicyError(str(policy), SLURMS_CHOICE)
         return slurm_run.run(
             trace,
             cluster,

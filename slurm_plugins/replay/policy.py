@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from slurm_plugins.replay.slurm_rules import SlurmRules
 
-__all__ = ["PRESETS", "WORDS", "Policy", "PolicyError"]
+__all__ = ["PRESETS", "SLURMS_CHOICE", "WORDS", "Policy", "PolicyError"]
 
 
 class PolicyError(ValueError):
@@ -26,6 +26,8 @@ class PolicyError(ValueError):
         super().__init__(f"{word[:40]!r}: {why}")
         self.word = word
 
+
+SLURMS_CHOICE: Final = "order slurm takes Slurm's own choice of jobs and nodes: none or easy only"
 
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "order": ("fifo", "srtf", "las", "ftf", "fair_share", "slurm"),
@@ -145,15 +147,21 @@ class Policy:
         Raises PolicyError, which names the word.
         """
         given: dict[str, Any] = {}
+        places = ""
         for word in text.strip().lower().split("+"):
             key, equals, value = word.strip().partition("=")
             if equals:
                 given.update(_number(key, value))
             elif key in PRESETS or key in WORDS:
-                given.update(PRESETS.get(key) or WORDS[key])
+                fields = PRESETS.get(key) or WORDS[key]
+                given.update(fields)
+                places = key if "packing" in fields or "locality" in fields else places
             else:
                 known = ", ".join((*PRESETS, *WORDS, *(f"{number}=" for number in _NUMBERS)))
                 raise PolicyError(word, f"no word of a policy; known: {known}")
+        if places and given.get("order") == "slurm":
+            # Here, for a word that says what is the default of other orders cannot be told from none later
+            raise PolicyError(places, SLURMS_CHOICE)
         return cls(text.strip().lower(), **given)
 
     def __str__(self) -> str:

@@ -209,6 +209,7 @@ def test_progress_is_told_and_ends_at_all():
      ("philly+backoff=0", "backoff"), ("fifo+color=3", "color"), ("philly+reclaim=2", "reclaim"),
      ("philly+acquire=nan", "acquire=nan"), ("fifo+round=inf", "round"), ("philly+retries=1e3", "retries=1e3"),
      ("slurm+epilog=-1", "epilog"), ("slurm+epilog=inf", "epilog"), ("slurm+reserve=-1", "reserve"),
+     ("slurm+pack", "pack"), ("multifactor+easy+anywhere", "anywhere"), ("slurm+rank+reserve=1", "rank"),
      ("fifo+epilog=30", "fifo"), ("fifo+reserve=1", "fifo")],
 )  # fmt: skip
 def test_bad_policies_name_the_word(text, word):

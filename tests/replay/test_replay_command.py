@@ -215,6 +215,23 @@ def test_slurms_own_rules_come_from_its_files(told, tmp_path):
     assert code == 2 and "no such file" in err
 
 
+@pytest.mark.parametrize("named", ["slurm.conf", "site.toml"])
+def test_rules_that_cannot_be_read_are_told_with_their_file(told, tmp_path, named):
+    path, conf = export(tmp_path / "a"), tmp_path / "slurm.conf"
+    conf.write_text("NodeName=n[1-4] CPUs=64 RealMemory=512000 Gres=gpu:8\nPriorityWeightAge=abc\n")
+    (tmp_path / "site.toml").write_text('cluster = "c"\n[slurm]\nconf = "slurm.conf"\n')
+    code, out, err = told(path, "--cluster", tmp_path / named, "--policy", "slurm")
+    assert (code, out) == (2, "") and "PriorityWeightAge=abc" in err and f"{conf}:" in err and "try:" in err
+
+
+def test_a_note_is_told_once(told, tmp_path):
+    path, conf = export(tmp_path / "a"), tmp_path / "slurm.conf"
+    conf.write_text("NodeName=n[1-4] CPUs=64 RealMemory=512000 Gres=gpu:8\n" + "NodeSet=a Feature=b\n" * 2)
+    code, out, err = told(path, "--cluster", conf, "--policy", "slurm", "--policy", "fifo")
+    assert code == 0, err
+    assert out.count("NodeSet=a") == 1
+
+
 def test_a_real_clusters_export_replays_near_its_record(told):
     """Jobs of a development cluster, with its slurm.conf, shares and QOS: half of the starts within half a minute."""
     folder = Path(__file__).parents[1] / "data/replay/slurm-22.05"

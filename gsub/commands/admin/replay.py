@@ -333,7 +333,8 @@ def _compared(
     was = recorded(trace)
     if was is not None:
         columns.append(Shown(RECORDED, figures(trace, found.cluster, was), was))
-    return Compared(trace, reading.kind, found.cluster, columns, seed, (*reading.notes, *found.notes))
+    notes = tuple(dict.fromkeys((*reading.notes, *found.notes)))
+    return Compared(trace, reading.kind, found.cluster, columns, seed, notes)
 
 
 def _as_slurm(policy: Policy, found: Found, told: _Places) -> Policy:
@@ -341,24 +342,40 @@ def _as_slurm(policy: Policy, found: Found, told: _Places) -> Policy:
     from dataclasses import replace
 
     from slurm_plugins.replay.slurm_rules import SlurmRules
-    from slurm_plugins.replay.traces import TraceError
     from slurm_plugins.replay.traces.files import lines
 
-    def text(path: Path | None) -> str:
-        if path is None:
-            return ""
+    def text(path: Path) -> str:
         with lines(path) as some:
             return "\n".join(some)
 
     if not (found.slurm_conf or told.qos or told.shares):
         return policy
+    # One after the other, so that what cannot be read is told with its file
+    mend = "mend a copy of it, or of what it includes, and name that with --cluster"
+    with _telling_of(found.conf, mend):
+        rules = SlurmRules.parse(found.slurm_conf)
+    if told.qos is not None:
+        with _telling_of(told.qos, "write it anew: sacctmgr -P show qos"):
+            rules = replace(rules, qos_priority=SlurmRules.parse("", qos=text(told.qos)).qos_priority)
+    if told.shares is not None:
+        with _telling_of(told.shares, "write it anew: sshare -alP"):
+            rules = replace(rules, shares=SlurmRules.parse("", sshare=text(told.shares)).shares)
+    return replace(policy, slurm=rules)
+
+
+@contextmanager
+def _telling_of(path: Path | None, fix: str) -> Iterator[None]:
+    """Tell which file has what cannot be read of Slurm's own rules. Raises UserError."""
+    from slurm_plugins.replay.traces import TraceError
+
     try:
-        rules = SlurmRules.parse(found.slurm_conf, qos=text(told.qos), sshare=text(told.shares))
+        yield
     except TraceError as error:
         raise UserError(error.problem, fix=error.remedy, exit_code=USAGE) from error
     except ValueError as error:
-        raise UserError(f"Slurm's own rules cannot be read: {error}", exit_code=USAGE) from error
-    return replace(policy, slurm=rules)
+        raise UserError(
+            f"{path}: Slurm's own rules cannot be read: {error}", fix=fix, exit_code=USAGE
+        ) from error
 
 
 def _replayed(runs: Sequence[Run], processes: int | None) -> list[Done]:
