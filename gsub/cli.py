@@ -57,17 +57,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(file=sys.stderr)
         return _INTERRUPTED
     except BrokenPipeError:
-        _give_up_stdout()  # `gsub status | head`: whoever read us has had enough
+        from gsub.term import give_up_stdout
+
+        give_up_stdout()  # `gsub status | head`: whoever read us has had enough
         return FAILED
     except Exception as error:  # the one place that decides who sees a traceback
         if DEBUG in words:
             raise
+        from gsub.term import give_up_stdout, one_line
+
         if isinstance(error, OSError) and error.errno in _CANNOT_WRITE:
-            _give_up_stdout()
+            give_up_stdout()
             print(f"gsub: cannot write the answer: {error.strerror}", file=sys.stderr)
             return FAILED
-        from gsub.term import one_line
-
         print(f"gsub: internal error: {one_line(f'{type(error).__name__}: {error}')}", file=sys.stderr)
         print(f"  try: the same with {DEBUG} first, and report what it prints", file=sys.stderr)
         return FAILED
@@ -93,13 +95,6 @@ def _open_streams() -> None:
                 os.dup2(opened, descriptor)
                 os.close(opened)
             setattr(sys, name, os.fdopen(descriptor, "w", closefd=False))
-
-
-def _give_up_stdout() -> None:
-    """Spare the user Python's complaint at exit about what could not be written."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())
-    os.close(null)
 
 
 def _dispatch(words: list[str]) -> int:

@@ -53,6 +53,13 @@ def console(*, stderr: bool = False) -> Console:
     return Console(file=sys.stderr if stderr else sys.stdout, highlight=False, emoji=False, soft_wrap=True)
 
 
+def give_up_stdout() -> None:
+    """Spare the user Python's complaint at exit about what could not be written."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+
+
 class Spinner:
     """A sign of life on the terminal for what takes longer than a second; nothing in a pipe."""
 

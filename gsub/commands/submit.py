@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from gsub.remedies import explain
 from gsub.sbatch import PROGRAM, Answer, Listener, Submitted, clean_environment, run, told
 from gsub.sbatch_options import Table
 from gsub.site import Slurm, check_site
-from gsub.term import Spinner, harmless, is_terminal
+from gsub.term import Spinner, give_up_stdout, harmless, is_terminal
 
 if TYPE_CHECKING:
     from gsub.announcing import Announcing
@@ -103,7 +104,9 @@ def _submit(line: CommandLine, environ: Mapping[str, str], slurm: Slurm) -> int:
     if as_json:
         found = [finding.facts() for finding in looked.verdict.findings]
         more = {"preflight": found} if found else {}
-        print_json(_facts(line, answer) | more | ({"smoke": smoke.facts()} if smoke is not None else {}))
+        facts = _facts(line, answer) | more | ({"smoke": smoke.facts()} if smoke is not None else {})
+        with _telling(answer.submitted.job_id if answer.submitted is not None else None):
+            print_json(facts)
     elif watch and answer.submitted is not None:
         job = answer.submitted
         if job.cluster is not None:
@@ -168,10 +171,11 @@ def _smoke_alone(line: CommandLine, smoke: Beside) -> int:
         done = smoke.only(("--wait",) if line.given("wait") else ())
     except (Refused, PlanError) as error:
         raise UserError("the smoke run was not submitted", why=str(error)) from None
-    if "--json" in line.ours:
-        print_json({"job_id": None, "smoke": smoke.facts(), "exit_code": done.returncode})
-    elif not line.given("quiet"):
-        print(done.job_id if line.given("parsable") else f"Submitted batch job {done.job_id}", flush=True)
+    with _telling(done.job_id):
+        if "--json" in line.ours:
+            print_json({"job_id": None, "smoke": smoke.facts(), "exit_code": done.returncode})
+        elif not line.given("quiet"):
+            print(done.job_id if line.given("parsable") else f"Submitted batch job {done.job_id}", flush=True)
     if "--watch" in line.ours:
         from gsub.commands.watch import follow
 
@@ -207,6 +211,7 @@ class _Screen:
         typing = line.script is None and line.wrap is None
         self.spinner = Spinner(allowed=not typing)
         self.job: Submitted | None = None
+        self.unwritten: OSError | None = None
 
     def listener(self) -> Listener:
         return Listener(self.stdout, self.message, self.submitted, self.second)
@@ -214,7 +219,7 @@ class _Screen:
     def stdout(self, chunk: bytes) -> None:
         if not self.silent:
             self.spinner.hide()
-            _write(sys.stdout.fileno(), chunk)
+            self.unwritten = _write(sys.stdout.fileno(), chunk) or self.unwritten
 
     def message(self, text: bytes) -> None:
         if text:
@@ -229,6 +234,9 @@ class _Screen:
         self.announcing.start(job.job_id, job.cluster)
         if self.smoke is not None:
             self.smoke.begun(job.job_id)
+        if self.unwritten is not None:
+            _tell_unwritten(job.job_id, self.unwritten)
+            return
         plain = self.silent or self.line.given("parsable") or not is_terminal(sys.stdout)
         if plain or job.cluster is not None:
             return
@@ -244,13 +252,31 @@ class _Screen:
             self.spinner.show(f"job {self.job.job_id} has not ended yet")
 
 
-def _write(descriptor: int, data: bytes) -> None:
+def _write(descriptor: int, data: bytes) -> OSError | None:
     # Straight to the descriptor: what sbatch says must appear in its order, whoever reads it.
     try:
         while data:
             data = data[os.write(descriptor, data) :]
-    except OSError:
-        pass  # nobody reads on, or the disk is full; the job exists, and its exit code is still ours to give
+    except OSError as error:
+        return error  # nobody reads on, or the disk is full; the job exists, and its exit code is still ours to give
+    return None
+
+
+@contextmanager
+def _telling(job_id: int | None) -> Iterator[None]:
+    """Around the writing of an answer: a job that is in is named in any case, for who would else submit it again."""
+    try:
+        yield
+    except OSError as error:
+        if job_id is None:
+            raise
+        give_up_stdout()
+        _tell_unwritten(job_id, error)
+
+
+def _tell_unwritten(job_id: int, error: OSError) -> None:
+    why = error.strerror or str(error)
+    print(f"gsub: job {job_id} was submitted, but the answer cannot be written: {why}", file=sys.stderr)
 
 
 def _facts(line: CommandLine, answer: Answer) -> dict[str, object]:

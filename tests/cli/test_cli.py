@@ -12,8 +12,14 @@ import pytest
 RUN = f"{sys.executable} -c 'import sys; from gsub.cli import main; sys.exit(main())'"
 SBATCH = """\
 #!/bin/sh
-case "$1" in *.sh) echo Submitted batch job 7 ;; *) echo "sbatch: error: Unable to open file $1" >&2; exit 1 ;; esac
+case "$1" in
+*.sh) echo Submitted batch job 7 ;;
+--parsable) echo 7 ;;
+*) echo "sbatch: error: Unable to open file $1" >&2; exit 1 ;;
+esac
 """
+UNWRITTEN = "gsub: job 7 was submitted, but the answer cannot be written: No space left on device\n"
+GONE = "gsub: job 7 was submitted, but the answer cannot be written: Broken pipe\n"
 
 
 @pytest.fixture
@@ -50,8 +56,11 @@ def shell(tmp_path: Path):
         ("gsub x.sh >&-", 0, ""),
         ("gsub --json x.sh >&-", 0, ""),
         ("gsub --help >/dev/full", 1, "gsub: cannot write the answer: No space left on device\n"),
-        ("gsub --json x.sh >/dev/full", 1, "gsub: cannot write the answer: No space left on device\n"),
-        ("gsub x.sh >/dev/full", 0, ""),
+        ("gsub --json nosuch >/dev/full", 1, "gsub: cannot write the answer: No space left on device\n"),
+        ("gsub --json x.sh >/dev/full", 0, UNWRITTEN),
+        ("gsub x.sh >/dev/full", 0, UNWRITTEN),
+        ("gsub --parsable x.sh >/dev/full", 0, UNWRITTEN),
+        ("{ sleep 0.1; gsub --json x.sh; echo $? >code; } | true; exit $(cat code)", 0, GONE),
         ("{ sleep 0.1; gsub --help; echo $? >code; } | true; exit $(cat code)", 1, ""),
     ],
 )
