@@ -149,6 +149,8 @@ def _started(
                 stdin=source,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
+                # What the shell opened is sbatch's: `<(...)`, --export-file=NUMBER. Python's own close by themselves
+                close_fds=False,
             )
         except OSError as error:
             raise UserError(

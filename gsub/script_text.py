@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from pathlib import Path
 from typing import Final
@@ -10,7 +11,7 @@ from typing import Final
 from gsub.argv import CommandLine
 from gsub.errors import USAGE, UserError
 
-__all__ = ["WRAPPED", "command_of", "is_typed", "needed", "text_of", "wrapped"]
+__all__ = ["WRAPPED", "command_of", "is_pipe", "is_typed", "needed", "text_of", "wrapped"]
 
 WRAPPED: Final = "#!/bin/sh\n# This script was created by sbatch --wrap.\n\n"
 """How sbatch begins the script that it makes of --wrap (sbatch.c, 22.05 to 26.05)."""
@@ -38,11 +39,13 @@ def is_typed(line: CommandLine) -> bool:
     return line.script is None and line.wrap is None and (sys.stdin is None or sys.stdin.isatty())
 
 
-def text_of(line: CommandLine) -> bytes:
+def text_of(line: CommandLine, *, pipes: bool = False) -> bytes:
     """The script's text, wherever it comes from; empty where there is none.
 
     Standard input is read whole: sbatch is handed what we read. A file is looked for where sbatch does, below --chdir,
     else on PATH, and read up to the most that Slurm takes.
+
+    `pipes`: read SCRIPT also where it is a pipe or a device (`<(...)`). What is read there sbatch can't read any more.
     """
     if line.wrap is not None:
         return wrapped(line.wrap)
@@ -51,12 +54,22 @@ def text_of(line: CommandLine) -> bytes:
     folders = [s.value or "" for component in line.components for s in component if s.name == "chdir"][-1:]
     folders += ["", *os.environ.get("PATH", "").split(os.pathsep)]
     for folder in folders:
+        path = Path(folder, line.script)
         try:
-            with Path(folder, line.script).open("rb") as file:
+            # Before it is opened: who writes into a FIFO is told by that that its reader is there
+            if not pipes and is_pipe(path):
+                return b""
+            with path.open("rb") as file:
                 return file.read(_MOST_BYTES)
         except OSError:
             continue
     return b""
+
+
+def is_pipe(path: str | Path) -> bool:
+    """Whether a path can be read once only: it is there, and is neither a file nor a folder. Raises OSError."""
+    mode = Path(path).stat().st_mode
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def needed(line: CommandLine, command: str) -> bytes:
@@ -66,7 +79,7 @@ def needed(line: CommandLine, command: str) -> bytes:
         raise UserError(
             nothing, fix=f"gsub {command} [sbatch's options] SCRIPT, or --wrap='COMMAND'", exit_code=USAGE
         )
-    text = text_of(line)
+    text = text_of(line, pipes=True)
     if not text:
         raise UserError(
             f"cannot read the script {line.script}" if line.script else nothing,

@@ -86,7 +86,7 @@ def _of_script(words: Sequence[str]) -> tuple[str, ...]:
     from gsub.workload_name import identified
 
     line = split(words, Table.of_all())
-    text = b"" if line.script is None and line.wrap is None else text_of(line)
+    text = b"" if line.script is None and line.wrap is None else text_of(line, pipes=True)
     if not text:
         what = f"cannot read the script {line.script}" if line.script else "there is no script"
         raise UserError(what, fix=_USAGE, exit_code=USAGE)

@@ -69,6 +69,35 @@ def test_an_output_that_takes_nothing(shell, line, code, stderr):
     assert (done.returncode, done.stdout, done.stderr) == (code, "", stderr)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "gsub <(cat ok.sh)",
+        "gsub --no-preflight <(cat ok.sh)",
+        "gsub --workload=x <(cat ok.sh)",
+        "GSUB=off gsub <(cat ok.sh)",
+        "gsub --no-smoke /dev/fd/5 5< <(cat ok.sh)",
+        "cat ok.sh | gsub /dev/stdin",
+        "mkfifo f; (cat ok.sh >f) & gsub f",
+    ],
+)
+def test_a_script_from_a_pipe_is_sbatchs_to_read(shell, tmp_path, line):
+    """It was read for preflight, and sbatch found it empty, closed, or waited for ever."""
+    (tmp_path / "ok.sh").write_text("#!/bin/sh\n#SBATCH -N1\nhostname\n")
+    (tmp_path / "bin/sbatch").write_text('#!/bin/sh\necho "of $1:"; cat "$1"; echo Submitted batch job 7\n')
+    done = shell(line)
+    assert (done.returncode, done.stderr) == (0, "")
+    name, text = done.stdout.split(":\n", 1)
+    assert name.startswith(("of f", "of /dev/stdin", "of /dev/fd/"))
+    assert text == "#!/bin/sh\n#SBATCH -N1\nhostname\nSubmitted batch job 7\n"
+
+
+def test_a_check_reads_a_pipe_that_nobody_needs_any_more(shell, tmp_path):
+    (tmp_path / "bad.sh").write_text("#!/bin/bash\nif true; then\n")
+    done = shell("gsub check <(cat bad.sh)")
+    assert done.returncode == 1 and "bash does not understand" in done.stdout
+
+
 def test_without_standard_error_no_error_goes_to_the_output(shell):
     done = shell("gsub nosuch 2>&-")
     assert (done.returncode, done.stdout) == (2, "")
