@@ -6,13 +6,13 @@ what slurmctld adds to it before its plugins see it. Tests hold the two equal on
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from gsub.argv import CommandLine
 from gsub.errors import USAGE, UserError
+from gsub.here import here
 from gsub.hetjob import spread
 from gsub.job_desc import WAIT, JobDesc, job_desc
 from gsub.job_env import effective, job_environment
@@ -174,4 +174,4 @@ def _names_gpu(text: str) -> bool:
 
 def _folder(options: Sequence[Asked]) -> str:
     chosen = [option.value for option in options if option.name == "chdir" and option.value]
-    return chosen[-1] if chosen else os.getcwd()  # noqa: PTH109 - what sbatch sends
+    return chosen[-1] if chosen else here()

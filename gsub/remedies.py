@@ -68,7 +68,7 @@ REMEDIES: Final[tuple[Remedy, ...]] = (
         "keep data out of the script",
     ),
     # this machine
-    Remedy(r"getcwd failed", "the working directory is gone", "cd to a folder that exists"),
+    Remedy(r"getcwd failed", "the folder you are in is gone", "cd to another"),
     Remedy(
         r"(?:establish a configuration source|Unable to process configuration file|s_p_parse_file|SLURM_CONF)",
         "Slurm is not configured on this machine",

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gsub.briefly import is_off
+from gsub.here import here
 from profiler.whole_file import put
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Keeping:
         if is_off(self._environ, SWITCH):
             return
         with suppress(Exception):
-            one = Typed(job_id, self._words, os.getcwd(), cluster or "", time.time())  # noqa: PTH109 - as sbatch has it
+            one = Typed(job_id, self._words, here(), cluster or "", time.time())
             self._thread = threading.Thread(target=self._write, args=(one,), name="submissions", daemon=True)
             self._thread.start()
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gsub.argv import CommandLine
+from gsub.here import here
 from gsub.preflight.values import Submission
 from gsub.sbatch_options import Table
 from gsub.script import request
@@ -35,7 +36,7 @@ def submission(
     asked = request(line, text, environ, Table.of_all())
     first = asked.components[0]
     chosen = {option.name: option for option in first}
-    here = os.getcwd()  # noqa: PTH109 - what sbatch sends
+    cwd = here()
     folder = chosen["chdir"].value if "chdir" in chosen else None
     export = chosen["export"].value if "export" in chosen else None
     names = {option.name for component in asked.components for option in component}
@@ -47,7 +48,7 @@ def submission(
         name=asked.script,
         text=text,
         args=line.args,
-        folder=os.path.normpath(os.path.join(here, folder or "")),  # noqa: PTH118 - text
+        folder=os.path.normpath(os.path.join(cwd, folder or "")),  # noqa: PTH118 - text
         environ=environ,
         inherits=(export is None or export.upper().split(",", 1)[0] == "ALL") and not names & _ENVIRONMENT,
         components=asked.components,
@@ -56,5 +57,5 @@ def submission(
         words=line.sbatch,
         slurm_folder=slurm_folder,
         home=home,
-        cwd=here,
+        cwd=cwd,
     )

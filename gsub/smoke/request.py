@@ -93,6 +93,7 @@ def real_job(line: CommandLine, text: bytes, environ: Mapping[str, str], release
     from gsub.argv import read_options
     from gsub.decide import components
     from gsub.errors import UserError
+    from gsub.here import here
     from gsub.job_env import effective
     from gsub.sbatch_options import Table
     from gsub.script import directives
@@ -126,7 +127,7 @@ def real_job(line: CommandLine, text: bytes, environ: Mapping[str, str], release
     if "/" in (options.get("nodelist") or ""):
         raise NoSmokeError("its nodes are listed in a file")
     job = parts[0].request.job
-    folder = os.path.normpath(os.path.join(os.getcwd(), job.work_dir or ""))  # noqa: PTH109, PTH118 - text
+    folder = os.path.normpath(os.path.join(here(), job.work_dir or ""))  # noqa: PTH118 - text
     return Real(options, job.name or "sbatch", folder, shape, job.comment or "")
 
 

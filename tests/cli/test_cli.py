@@ -98,6 +98,23 @@ def test_a_check_reads_a_pipe_that_nobody_needs_any_more(shell, tmp_path):
     assert done.returncode == 1 and "bash does not understand" in done.stdout
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "gsub --wrap hostname",
+        "gsub --json --wrap hostname",
+        "gsub check --wrap hostname",
+        "gsub check --chdir=/tmp --wrap hostname",
+        "gsub --smoke -G1 --wrap hostname",
+    ],
+)
+def test_a_folder_that_was_removed(shell, line):
+    """It was an internal error; sbatch refuses as well ("getcwd failed")."""
+    done = shell(f"mkdir gone; cd gone; rmdir ../gone; {line}")
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == ["gsub: the folder you are in is gone", "  try: cd to another"]
+
+
 def test_without_standard_error_no_error_goes_to_the_output(shell):
     done = shell("gsub nosuch 2>&-")
     assert (done.returncode, done.stdout) == (2, "")
