@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Final
 from gsub.errors import UserError
 from gsub.notations import NotationError, mebibytes, nodes, seconds
 from gsub.preflight.asked import Asked, asked, number
-from gsub.preflight.children import child
-from gsub.preflight.values import MOST, Finding, Level, Submission
+from gsub.preflight.children import Child, child
+from gsub.preflight.unanswered import unanswered
+from gsub.preflight.values import MOST, Finding, LeftOutError, Level, Submission
 from gsub.site import read_site
 from gsub.term import harmless
 from profiler.counting import count
@@ -44,7 +45,10 @@ class _Row:
 
 
 def limits(submission: Submission) -> Iterator[Finding]:
-    """What the cluster's partitions and the site file say against the request."""
+    """What the cluster's partitions and the site file say against the request.
+
+    Raises LeftOutError where the cluster does not say.
+    """
     if submission.elsewhere or len(submission.components) != 1:
         return
     stated = _value(submission, "partition")
@@ -125,14 +129,16 @@ def _seconds(text: str) -> int | None:
         return None
 
 
-def _ask(submission: Submission, *words: str) -> tuple[int | None, str, str]:
+def _ask(submission: Submission, *words: str) -> Child:
     folder = f"{submission.slurm_folder}/" if submission.slurm_folder else ""
-    said = child([folder + words[0], *words[1:]], environ=submission.environ, seconds=_SECONDS)
-    return said.code, said.out, said.err
+    return child([folder + words[0], *words[1:]], environ=submission.environ, seconds=_SECONDS)
 
 
 def _partitions(submission: Submission, stated: str) -> list[dict[str, str]]:
-    """The partitions that are stated, else the default one; none where Slurm does not say."""
+    """The partitions that are stated, else the default one; none where one is not there: sbatch tells that.
+
+    Raises LeftOutError where Slurm does not answer.
+    """
     words = (
         "scontrol",
         "--oneliner",
@@ -140,10 +146,12 @@ def _partitions(submission: Submission, stated: str) -> list[dict[str, str]]:
         "partition",
         *([stated] if stated and "," not in stated else []),
     )
-    code, out, _ = _ask(submission, *words)
-    if code != 0:
+    said = _ask(submission, *words)
+    if why := unanswered(said, words[0]):
+        raise LeftOutError(why)
+    if said.code != 0:
         return []
-    rows = [dict(_PAIR.findall(line)) for line in out.splitlines() if "PartitionName=" in line]
+    rows = [dict(_PAIR.findall(line)) for line in said.out.splitlines() if "PartitionName=" in line]
     if not stated:
         return [row for row in rows if row.get("Default") == "YES"][:1]
     names = stated.split(",")
@@ -155,10 +163,10 @@ def _may_be_lifted(submission: Submission) -> bool:
     """Whether a QOS, or something else, may let the job beyond its partition's limits."""
     if submission.option("reservation"):
         return True
-    code, out, err = _ask(submission, "sacctmgr", "-nP", "show", "qos", "format=flags")
-    if code != 0:
-        return _NO_ACCOUNTING not in out + err
-    return any(flag in out for flag in _LIFTED_BY)
+    said = _ask(submission, "sacctmgr", "-nP", "show", "qos", "format=flags")
+    if said.code != 0:
+        return _NO_ACCOUNTING not in said.out + said.err
+    return any(flag in said.out for flag in _LIFTED_BY)
 
 
 # --- the site file --------------------------------------------------------------------------------------------------

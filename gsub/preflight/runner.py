@@ -6,10 +6,11 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from gsub.preflight.table import CHECKS, Check
-from gsub.preflight.values import Finding, Submission, Verdict
+from gsub.preflight.values import Finding, LeftOutError, Submission, Verdict
 
 __all__ = ["DEADLINE", "preflight"]
 
@@ -28,7 +29,7 @@ def preflight(
     alone: sbatch is not asked right after this; its own refusals are looked for too.
     deadline: seconds for all of it.
 
-    Never raises: a check that fails or is late says nothing.
+    Never raises: a check that fails or is late says nothing, and one that was left out midway what it had found.
     """
     rows = [check for check in checks if alone or not check.sbatch_tells]
     answers: dict[str, tuple[Finding, ...]] = {}
@@ -36,12 +37,16 @@ def preflight(
     until = time.monotonic() + deadline
 
     def look(check: Check) -> None:
+        found: list[Finding] = []
         try:
-            found = tuple(check.look(submission))[:_MOST_FINDINGS]
+            found.extend(islice(check.look(submission), _MOST_FINDINGS))
+        except LeftOutError as error:
+            given_up[check.name] = str(error)
+            answers[check.name] = tuple(found)
         except Exception as error:  # a check of ours that is wrong must not stand in the way of a job
             given_up[check.name] = f"{type(error).__name__}: {error}"
         else:
-            answers[check.name] = found
+            answers[check.name] = tuple(found)
 
     threads = [threading.Thread(target=look, args=(check,), daemon=True) for check in rows]
     for thread in threads:

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from gsub.script import Asked
 
-__all__ = ["MOST", "Finding", "Level", "Submission", "Verdict"]
+__all__ = ["MOST", "Finding", "LeftOutError", "Level", "Submission", "Verdict"]
 
 Level = Literal["error", "warning"]
 MOST: Final = 200
@@ -43,6 +43,10 @@ class Finding:
             "what": one_line(self.what),
             "do": one_line(self.do),
         }
+
+
+class LeftOutError(Exception):
+    """A check cannot be made, or not to its end; the text says why. What it found before counts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,9 @@ def home() -> Iterator[Path]:
     (folder / "conda/etc/profile.d/conda.sh").touch()
     (folder / "conda/envs/torch/conda-meta").mkdir(parents=True)
     (folder / "bin").mkdir()
-    (folder / "bin/sbatch").write_text("#!/bin/sh\necho slurm 22.05.8\n")
-    (folder / "bin/sbatch").chmod(0o755)
+    for name, told in (("sbatch", "echo slurm 22.05.8"), ("scontrol", "echo Partition not found; exit 1")):
+        (folder / "bin" / name).write_text(f"#!/bin/sh\n{told}\n")
+        (folder / "bin" / name).chmod(0o755)
     yield folder
     shutil.rmtree(folder)
 

@@ -113,6 +113,32 @@ def test_check_alone(gsub: Run, tmp_path: Path) -> None:
     assert gsub("check", "--wrap=hostname").returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ("echo 'allocation failure: Unable to contact slurm controller (connect failure)' >&2; exit 1",
+         "the Slurm controller is out of reach"),
+        ("echo 'allocation failure: Socket timed out on send/recv operation' >&2; exit 1",
+         "the controller did not answer in time"),
+    ],
+)  # fmt: skip
+def test_check_says_that_sbatch_was_not_answered(gsub: Run, tmp_path: Path, answer: str, why: str) -> None:
+    """It was as if sbatch had found nothing wrong."""
+    (tmp_path / "bin/sbatch").write_text(f"#!/bin/sh\n{answer}\n")
+    done = gsub("check", "--json", "good.sh")
+    facts = json.loads(done.stdout)
+    assert done.returncode == facts["exit_code"] == 0
+    assert facts["left_out"] == [{"check": "test-only", "why": why}]
+    assert gsub("check", "good.sh").stdout.startswith(f"not looked at: test-only ({why})\n")
+
+
+def test_check_of_a_pipe_leaves_out_sbatch_alone(gsub: Run, tmp_path: Path) -> None:
+    done = gsub("check", "--json", "/dev/stdin", given=WARNED)
+    facts = json.loads(done.stdout)
+    assert [one["line"] for one in facts["preflight"]] == [3] and not called(tmp_path)
+    assert [one["check"] for one in facts["left_out"]] == ["test-only"] and facts["exit_code"] == 0
+
+
 def test_help_is_still_sbatchs(gsub: Run, tmp_path: Path) -> None:
     """Standard input is not read for what is no submission."""
     done = gsub("-N1", "--help", given=BAD)

@@ -10,7 +10,7 @@ import pytest
 from gsub.argv import split
 from gsub.preflight.limits import limits
 from gsub.preflight.look import submission
-from gsub.preflight.values import Finding
+from gsub.preflight.values import Finding, LeftOutError
 from gsub.sbatch_options import Table
 
 PARTITIONS = """\
@@ -38,8 +38,8 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Said:
     (tmp_path / "bin").mkdir()
     show = 'if [ -n "$4" ]; then grep "PartitionName=$4 " rows; else cat rows; fi'
 
-    def look(options: str, flags: str = "", broken: bool = False) -> list[Finding]:
-        for name, text in (("scontrol", "exit 1" if broken else show), ("sacctmgr", f"echo '{flags}'")):
+    def look(options: str, flags: str = "", broken: str = "") -> list[Finding]:
+        for name, text in (("scontrol", broken or show), ("sacctmgr", f"echo '{flags}'")):
             (tmp_path / "bin" / name).write_text(f"#!/bin/sh\ncd {tmp_path}\n{text}\n")
             (tmp_path / "bin" / name).chmod(0o755)
         text = "#!/bin/bash\n#SBATCH -J x\n" + "".join(f"#SBATCH {one}\n" for one in options.split("; "))
@@ -95,5 +95,19 @@ def test_a_qos_may_lift_them(said: Said) -> None:
     assert [one.level for one in said("-p debug; -t 60", "DenyOnLimit,PartitionTimeLimit")] == ["warning"]
 
 
-def test_a_cluster_that_does_not_answer_says_nothing(said: Said) -> None:
-    assert said("-p debug; -t 60", broken=True) == []
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        ("echo 'slurm_load_partitions error: Unable to contact slurm controller (connect failure)' >&2; exit 1",
+         "the Slurm controller is out of reach"),
+        ("sleep 60", "the Slurm controller did not answer scontrol in time"),
+    ],
+)  # fmt: skip
+def test_that_the_cluster_did_not_answer_is_said(said: Said, broken: str, why: str) -> None:
+    """It was as if all were within the limits."""
+    with pytest.raises(LeftOutError, match=why):
+        said("-p debug; -t 60", broken=broken)
+
+
+def test_a_partition_that_is_not_there_is_sbatchs_to_tell(said: Said) -> None:
+    assert said("-p nosuch; -t 60", broken="echo Partition nosuch not found; exit 1") == []

@@ -13,7 +13,7 @@ import pytest
 from gsub.preflight.children import child, read_file, shell_environment
 from gsub.preflight.runner import preflight
 from gsub.preflight.table import CHECKS, Check
-from gsub.preflight.values import Finding, Submission
+from gsub.preflight.values import Finding, LeftOutError, Submission
 from tests.preflight.conftest import PATIENCE, Lay
 from tests.preflight.scripts import ACTIVATE, HEAD, Case
 
@@ -110,6 +110,18 @@ def test_a_check_that_hangs_or_breaks_is_left_out() -> None:
     assert time.monotonic() - begun < PATIENCE
     assert [(one.check, one.where) for one in verdict.findings] == [("right", "job.sh:2")]
     assert dict(verdict.given_up).keys() == {"slow", "wrong"}
+
+
+def _unanswered(submission: Submission) -> Iterator[Finding]:
+    yield submission.finding("warning", 2, "it is so", "mend it")
+    raise LeftOutError("the controller is away")
+
+
+def test_what_a_check_found_before_it_was_left_out_counts() -> None:
+    rows = [Check("asks", "", _unanswered, PATIENCE)]
+    verdict = preflight(Submission("job.sh", "#!/bin/sh\n"), alone=True, deadline=PATIENCE, checks=rows)
+    assert [one.what for one in verdict.findings] == ["it is so"]
+    assert verdict.given_up == (("asks", "the controller is away"),)
 
 
 def test_a_child_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
