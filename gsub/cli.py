@@ -49,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # here, where it can be told; at exit Python would tell it in its own way
         if code != _INTERRUPTED:
             _show_receipts(words)
+        if argv is None:
+            _ignore_interrupts()
         return code
     except UserError as error:
         print("\n".join(error.lines()), file=sys.stderr)
@@ -73,6 +75,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"gsub: internal error: {one_line(f'{type(error).__name__}: {error}')}", file=sys.stderr)
         print(f"  try: the same with {DEBUG} first, and report what it prints", file=sys.stderr)
         return FAILED
+
+
+def _ignore_interrupts() -> None:
+    """All is done and told: a ^C while Python ends would only make of it what looks like a failure."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _show_receipts(words: list[str]) -> None:

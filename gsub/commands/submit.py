@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from gsub.term import Spinner, give_up_stdout, harmless, is_terminal
 
 if TYPE_CHECKING:
     from gsub.announcing import Announcing
+    from gsub.preflight.values import Verdict
     from gsub.smoke.beside import Beside
 
 
@@ -91,23 +93,46 @@ def _submit(line: CommandLine, environ: Mapping[str, str], slurm: Slurm) -> int:
     if smoke is not None and answer.returncode > 0 and smoke.took_its_place(answer.errors):
         answer = run(plain, listener.listener(), environ=environ, folder=folder, stdin=stdin)
         listener.spinner.hide()
-    announcing.end()
+    if answer.submitted is not None and answer.returncode == -signal.SIGINT and not line.given("wait"):
+        answer = replace(
+            answer, returncode=0
+        )  # a ^C that came too late for sbatch: it had done all there was to do
+    try:
+        return _afterwards(line, answer, listener, verdict=looked.verdict, environ=environ, slurm=slurm)
+    except KeyboardInterrupt:
+        if as_json and answer.submitted is not None:
+            print(f"gsub: job {answer.submitted.job_id} was submitted", file=sys.stderr)
+        raise
+
+
+def _afterwards(
+    line: CommandLine,
+    answer: Answer,
+    screen: _Screen,
+    *,
+    verdict: Verdict,
+    environ: Mapping[str, str],
+    slurm: Slurm,
+) -> int:
+    """What follows when sbatch has ended: its errors, our answer, the watching; returns the exit code."""
+    smoke = screen.smoke
+    screen.announcing.end()
     if answer.returncode < 0:
         return _die_likewise(-answer.returncode)
     if answer.returncode and answer.submitted is None and answer.errors:
         raise _meant(line, explain(answer.errors))
-    listener.message(answer.errors.encode())
+    screen.message(answer.errors.encode())
     if slurm.site is not None:
         from gsub.points import deliver_kept
 
         deliver_kept(environ, slurm.site)
-    if as_json:
-        found = [finding.facts() for finding in looked.verdict.findings]
+    if "--json" in line.ours:
+        found = [finding.facts() for finding in verdict.findings]
         more = {"preflight": found} if found else {}
         facts = _facts(line, answer) | more | ({"smoke": smoke.facts()} if smoke is not None else {})
         with _telling(answer.submitted.job_id if answer.submitted is not None else None):
             print_json(facts)
-    elif watch and answer.submitted is not None:
+    elif "--watch" in line.ours and answer.submitted is not None:
         job = answer.submitted
         if job.cluster is not None:
             raise UserError(

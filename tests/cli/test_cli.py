@@ -115,6 +115,23 @@ def test_a_folder_that_was_removed(shell, line):
     assert done.stderr.splitlines() == ["gsub: the folder you are in is gone", "  try: cd to another"]
 
 
+@pytest.mark.parametrize("words", ["x.sh", "--json x.sh"])
+def test_an_interrupt_that_is_too_late_for_sbatch_changes_nothing(shell, tmp_path, words):
+    """It ended as if killed, with --json without a word of the job that was in."""
+    (tmp_path / "bin/sbatch").write_text("#!/bin/sh\necho Submitted batch job 7\nkill -INT $$\n")
+    done = shell(f"gsub {words}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "job 7" in done.stdout or '"job_id": 7' in done.stdout
+
+
+def test_an_interrupt_while_python_ends_changes_nothing(shell):
+    """Then Python has given its own handler up: the shell saw a gsub that was killed, after its answer."""
+    late = "import atexit, os, signal; atexit.register(os.kill, os.getpid(), signal.SIGINT)"
+    main = "import sys; from gsub.cli import main; sys.exit(main())"
+    done = shell(f"{sys.executable} -c '{late}; {main}' --no-preflight x.sh")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Submitted batch job 7\n", "")
+
+
 def test_without_standard_error_no_error_goes_to_the_output(shell):
     done = shell("gsub nosuch 2>&-")
     assert (done.returncode, done.stdout) == (2, "")
