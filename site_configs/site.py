@@ -132,7 +132,11 @@ def load_site(path: str | os.PathLike[str]) -> Site:
 
 
 def parse_site(text: str, file: str = "site.toml") -> Site:
-    """Read the text of a site file; `file` is its path, for errors and relative paths. Raises SiteError."""
+    """Read the text of a site file; `file` is its path, for errors and relative paths. Raises SiteError.
+
+    An editor's byte order mark is passed over.
+    """
+    text = text.removeprefix("\ufeff")
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -10,11 +10,11 @@ import click
 
 from gsub.client import connect, job_id, telling
 from gsub.errors import FAILED, UserError
+from gsub.job_parts import live_parts
 from gsub.term import is_terminal
 
 if TYPE_CHECKING:
     from slurm_plugins.client.protocol import SlurmClient
-    from slurm_plugins.client.values import Job
 
 
 @click.command()
@@ -53,17 +53,9 @@ def cancel(jobs: tuple[str, ...], yes: bool) -> int:
 
 def _over(client: SlurmClient, wanted: Sequence[str]) -> Mapping[str, str]:
     """The jobs of which nothing waits or runs any more, and how they ended: scancel says nothing about these."""
-    numbers = {job.partition("_")[0].partition("+")[0] for job in wanted}
-    parts = client.jobs(ids=sorted(numbers))
     found = {}
     for job in wanted:
-        own = [part for part in parts if _is_of(part, job)]
-        if own and all(part.ended for part in own):
-            found[job] = ", ".join(sorted({part.state.value for part in own}))
+        parts = live_parts(job, client)
+        if parts and all(part.ended for part in parts):
+            found[job] = ", ".join(sorted({part.state.value for part in parts}))
     return found
-
-
-def _is_of(part: Job, job: str) -> bool:
-    return part.shown_id == job or (
-        job.isdigit() and int(job) in (part.id, part.array_job_id, part.het_job_id)
-    )

@@ -94,9 +94,8 @@ def _submit(line: CommandLine, environ: Mapping[str, str], slurm: Slurm) -> int:
         answer = run(plain, listener.listener(), environ=environ, folder=folder, stdin=stdin)
         listener.spinner.hide()
     if answer.submitted is not None and answer.returncode == -signal.SIGINT and not line.given("wait"):
-        answer = replace(
-            answer, returncode=0
-        )  # a ^C that came too late for sbatch: it had done all there was to do
+        # A ^C that came too late for sbatch: it had done all there was to do
+        answer = replace(answer, returncode=0)
     try:
         return _afterwards(line, answer, listener, verdict=looked.verdict, environ=environ, slurm=slurm)
     except KeyboardInterrupt:

@@ -276,12 +276,14 @@ def task_count(pending: str | None) -> int:
     >>> task_count("1,3-5,10-20:5%2"), task_count(None), task_count("3-5,...")
     (7, 1, 4)
     """
-    total = 0
-    for piece in (pending or "").partition("%")[0].split(","):
-        found = _TASKS.fullmatch(piece.strip())
-        tasks = range(int(found[1]), int(found[2]) + 1, max(1, int(found[3] or 1))) if found else ()
-        total += max(1, len(tasks))
-    return total
+    pieces = (pending or "").partition("%")[0].split(",")
+    return sum(max(1, len(_tasks(piece))) for piece in pieces)
+
+
+def _tasks(piece: str) -> range:
+    """Those of a piece of an expression that is a range; none of another."""
+    found = _TASKS.fullmatch(piece.strip())
+    return range(int(found[1]), int(found[2]) + 1, max(1, int(found[3] or 1))) if found else range(0)
 
 
 def task_numbers(pending: str | None) -> tuple[int, ...]:
@@ -293,10 +295,7 @@ def task_numbers(pending: str | None) -> tuple[int, ...]:
     found: list[int] = []
     for piece in (pending or "").strip("[]").partition("%")[0].split(","):
         text = piece.strip()
-        if text.isascii() and text.isdigit():
-            found.append(int(text))
-        elif match := _TASKS.fullmatch(text):
-            found += range(int(match[1]), int(match[2]) + 1, max(1, int(match[3] or 1)))
+        found += [int(text)] if text.isascii() and text.isdigit() else _tasks(text)
     return tuple(found)
 
 

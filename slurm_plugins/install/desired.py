@@ -268,7 +268,7 @@ def site_of(wish: Wish, facts: Facts) -> Site | None:
     seen = facts.seen.get(wish.layout.site)
     text = seen.content if seen and seen.content is not None else site_text(wish, facts)
     try:
-        return parse_site(text.decode("utf-8-sig"), str(wish.layout.site)) if text is not None else None
+        return parse_site(text.decode(), str(wish.layout.site)) if text is not None else None
     except (SiteError, UnicodeDecodeError):
         return None
 

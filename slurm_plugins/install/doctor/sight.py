@@ -360,9 +360,8 @@ class Sight:
 
     @property
     def site_text(self) -> str | None:
-        """The site file's text, without a byte order mark; None: there is none."""
-        text = self.text(self.layout.site)
-        return None if text is None else text.removeprefix("\ufeff")
+        """The site file's text; None: there is none."""
+        return self.text(self.layout.site)
 
     @property
     def site(self) -> Site:
