@@ -207,8 +207,6 @@ class Course:
     cpus: Floats
     memory: Floats
     waiting: Floats
-    block: Floats
-    """The largest free block of GPUs on one node."""
     idle: Floats
     """GPUs that stand free while jobs wait."""
     fragmentation: Floats
@@ -251,7 +249,7 @@ def course(trace: Trace, done: Replayed) -> Course:
     # What ran in pieces held nothing in between, and nobody says when
     stretch = bool(np.allclose(done.run_s[ran], end - begin, rtol=1e-6, atol=1.0))
     held_then = gpus if stretch else unknown
-    return Course(times, held_then, unknown, unknown, waiting, unknown, unknown, unknown)
+    return Course(times, held_then, unknown, unknown, waiting, unknown, unknown)
 
 
 def _use(trace: Trace, cluster: Cluster, done: Replayed) -> Use:

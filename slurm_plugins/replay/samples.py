@@ -55,11 +55,10 @@ class Samples:
         sums[1] += cpus * seconds
         sums[2] += memory * seconds
         sums[3] += waiting * seconds
-        sums[4] += block * seconds
         if waiting:
-            sums[5] += free * seconds
+            sums[4] += free * seconds
         if block < could:
-            sums[6] += (1 - block / could) * seconds
+            sums[5] += (1 - block / could) * seconds
         self.since = now
         if now - self._begin >= self._step or now == self._last:
             self._close()

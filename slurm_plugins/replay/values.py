@@ -23,7 +23,7 @@ CAUSES: Final = ("fair_share", "fragmentation", "resources", "order", "other")
 """What a job waits for. Philly's two: fair_share, its queue's quota is used up; fragmentation, as many GPUs are free
 as it asks for, and not where it may have them. resources: too few are free. order: it would fit, and others come
 first. other: its retry's delay, an end of maintenance."""
-SAMPLED: Final = 8
+SAMPLED: Final = 7
 """Columns of `Replayed.samples`."""
 
 
@@ -234,6 +234,6 @@ class Replayed:
     """Starts of a job while one that is before it in the queue waited on."""
     samples: Floats = field(default_factory=lambda: np.zeros((0, SAMPLED)))
     """Rows of time, and what there was in the mean from then to the next row's: GPUs held, CPUs held, memory held, jobs
-    waiting, largest free block on one node, GPUs free while jobs wait, fragmentation (`Use`)."""
+    waiting, GPUs free while jobs wait, fragmentation (`Use`)."""
     took_s: float = 0.0
     """Seconds of this machine's time."""

@@ -100,10 +100,10 @@ def test_deadlines_and_the_recorded_starts():
 def test_use_is_that_of_the_time_in_which_jobs_arrive():
     """From 0 to 40: 8 GPUs at first, 16 from 20 s on, of 32; somebody waits from 10 s on; 8, then 4 in a block."""
     rows = [
-        (0.0, 8, 96, 8e5, 0, 8, 0, 0.0),
-        (10.0, 8, 96, 8e5, 1, 8, 24, 0.0),
-        (20.0, 16, 192, 16e5, 1, 4, 16, 0.5),
-        (90.0, 32, 0, 0, 0, 0, 0, 0.0),
+        (0.0, 8, 96, 8e5, 0, 0, 0.0),
+        (10.0, 8, 96, 8e5, 1, 24, 0.0),
+        (20.0, 16, 192, 16e5, 1, 16, 0.5),
+        (90.0, 32, 0, 0, 0, 0, 0.0),
     ]
     use = figures(trace(), CLUSTER, done(samples=np.array(rows))).use
     assert [use.gpus, use.cpus, use.memory] == pytest.approx([12 / 32, 144 / 384, 12e5 / 32e5])
@@ -152,7 +152,7 @@ def test_all_at_once_use_is_until_the_queue_is_empty():
 
 def test_a_mean_over_no_time_is_not_known():
     flat = np.zeros(0)
-    assert math.isnan(Course(*[flat] * 8).mean(flat, 0.0, 1.0))
+    assert math.isnan(Course(*[flat] * 7).mean(flat, 0.0, 1.0))
 
 
 def drawn(gaps: list[float], works: list[float]) -> Trace:
