@@ -25,27 +25,27 @@ cluster-down: $(VENV)/.ready ## end every development cluster; no process and no
 	@$(DEVCLUSTER) down --all
 
 bench: $(VENV)/.ready ## the figures of docs/measured.md, as ratios
-	@$(RUN) -m tests.bench.bench_cli --gate
-	@$(RUN) -m tests.bench.submit --gate
-	@$(RUN) -m tests.bench.hooks --gate
-	@$(RUN) -m tests.bench.agent --gate
-	@$(RUN) -m tests.bench.classify --gate
-	@$(RUN) -m tests.bench.retries --gate
-	@$(RUN) -m tests.bench.speeds --gate
-	@$(RUN) -m tests.bench.genie --gate
+	@$(RUN) -m benchmarks.bench_cli --gate
+	@$(RUN) -m benchmarks.submit --gate
+	@$(RUN) -m benchmarks.hooks --gate
+	@$(RUN) -m benchmarks.agent --gate
+	@$(RUN) -m benchmarks.classify --gate
+	@$(RUN) -m benchmarks.retries --gate
+	@$(RUN) -m benchmarks.speeds --gate
+	@$(RUN) -m benchmarks.genie --gate
 
 frameworks: $(VENV)/.ready $(FRAMEWORKS)/.ready ## real PyTorch, Lightning and Trainer stop and go on (installs 1 GB and more)
-	@GSUB_FRAMEWORKS=$(CURDIR)/$(FRAMEWORKS)/bin/python $(RUN) -m pytest -q tests/train/test_frameworks.py
+	@GSUB_FRAMEWORKS=$(CURDIR)/$(FRAMEWORKS)/bin/python $(RUN) -m pytest -q tests/unit/gsub/train/test_frameworks.py
 
 lint: $(VENV)/.ready ## ruff, mypy strict, import-linter
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports
 
-$(FRAMEWORKS)/.ready: tests/train/frameworks.txt | $(VENV)/.ready
+$(FRAMEWORKS)/.ready: tests/unit/gsub/train/frameworks.txt | $(VENV)/.ready
 	@echo "making the virtual environment $(FRAMEWORKS) (once)"
 	@$(PYTHON) -m venv --clear $(FRAMEWORKS)
-	@$(FRAMEWORKS)/bin/python -m pip install -q --disable-pip-version-check -r tests/train/frameworks.txt
+	@$(FRAMEWORKS)/bin/python -m pip install -q --disable-pip-version-check -r tests/unit/gsub/train/frameworks.txt
 	@touch $@
 
 # A virtual environment in this folder. Debian and Ubuntu ship python3 without venv: root gets it, others get the sentence.

@@ -2,7 +2,7 @@
 
 The rows were taken from the binaries by asking getopt_long itself: an ambiguous prefix (``sbatch --c``)
 makes it name every option that begins so, a missing or a superfluous argument makes it tell the arity. The
-test ``tests/cli/test_sbatch_options.py`` asks the installed releases the same again.
+test ``tests/slurm/cli/test_sbatch_options.py`` asks the installed releases the same again.
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from site_configs.devcluster.nvml import EmulatedGpus, build
+from tests.paths import REPOSITORY
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = REPOSITORY
 NODE = "n1"
 
 # Makes the calls given as JSON, [function, argument...]; {"gpu": 2} and {"mig": [2, 0]} stand for handles (by index).

@@ -2,7 +2,7 @@
 
 sbatch writes the user's options into the job's environment before job_submit runs, and `srun` in the script reads them
 back; slurmctld and slurmd write others on the batch host, from the job's record. As seen on 22.05.8, 24.11.5 and
-26.05.5, by submitting each option and editing each field with and without its variable (tests/decisions/test_steps.py):
+26.05.5, by submitting each option and editing each field with and without its variable (see tests/slurm/decide):
 
 ================ ============================== =============================== =====================================
 field            what sbatch writes             on the batch host               what a bare `srun` makes of a stale one

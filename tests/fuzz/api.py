@@ -19,11 +19,11 @@ from profiler.answers import Problem
 from profiler.findings import Evidence
 from profiler.store import JobFacts, Store
 from slurm_plugins.service.keeper.server import listening, serve
-from tests.curves.place import measured
 from tests.fuzz import words
-from tests.keeper.door import ADA, BOB, OPERATOR, Door, Got, batch, new_store
-from tests.store.records import CLUSTER, T0, ended, event, judge_by_logs, series, started, usage
-from tests.store.records import found as finding
+from tests.unit.profiler.curves.place import measured
+from tests.unit.profiler.store.records import CLUSTER, T0, ended, event, judge_by_logs, series, started, usage
+from tests.unit.profiler.store.records import found as finding
+from tests.unit.slurm_plugins.keeper.door import ADA, BOB, OPERATOR, Door, Got, batch, new_store
 
 SECRET = "wonderland"
 """Stands in every record of ada's, and in none of another's."""

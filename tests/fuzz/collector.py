@@ -16,9 +16,9 @@ from profiler.answers import Problem, Taken
 from profiler.records import Record, decode, encode
 from slurm_plugins.service.keeper.collect import Batch
 from tests.fuzz import words
-from tests.keeper.door import ADA, CLUSTER, Door, Got, new_store
-from tests.store.records import ended, event, series, started, usage
-from tests.store.records import found as finding
+from tests.unit.profiler.store.records import ended, event, series, started, usage
+from tests.unit.profiler.store.records import found as finding
+from tests.unit.slurm_plugins.keeper.door import ADA, CLUSTER, Door, Got, new_store
 
 NODE = "n1"
 OF_A_BATCH = 50

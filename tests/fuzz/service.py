@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
+from benchmarks import world
 from slurm_plugins.decide.context import Context
 from slurm_plugins.decide.decision import MAX_SAY, MAX_SAY_BYTES, Decision
 from slurm_plugins.decide.edits import EditError, check, check_env
 from slurm_plugins.decide.request import Request, RequestError, parse_request
 from slurm_plugins.service.counts import Counts
 from slurm_plugins.service.desk import Desk
-from tests.bench import world
 from tests.fuzz import questions
 
 ANSWER_LIMIT = 64 * 1024

@@ -17,7 +17,7 @@ from slurm_plugins.decide.edits import EditError, check, check_env
 from slurm_plugins.decide.request import MAX_BYTES, Request, RequestError, parse_request
 from slurm_plugins.decide.steps import ENV_NAMES
 from tests.fuzz import answers
-from tests.shim.lua import VERSIONS, LuaMissingError, environment
+from tests.unit.slurm_plugins.lua.lua import VERSIONS, LuaMissingError, environment
 
 HERE = Path(__file__).resolve().parent
 SHIM = HERE.parents[1] / "slurm_plugins/lua/gsub.lua"

@@ -12,8 +12,8 @@ import pytest
 
 from gsub import __version__
 from site_configs.devcluster.pythonenv import PACKAGES
+from tests.paths import REPOSITORY
 
-REPOSITORY = Path(__file__).parents[2]
 EPOCH = 1700000000
 NEXT = "99.0.0"
 

@@ -12,10 +12,11 @@ from tests.packages import slurm
 from tests.packages.booted import SLURM, BootedHost, booted, idle
 from tests.packages.conftest import Built
 from tests.packages.test_under_systemd import decides, hooked, pytestmark, recorded, up, waiting
+from tests.paths import REPOSITORY
 
 __all__ = ["pytestmark"]
 
-GUIDE = Path(__file__).parents[2] / "docs/admin.md"
+GUIDE = REPOSITORY / "docs/admin.md"
 _TYPED = re.compile(r"^(?:controller|node|all)# (.*)$", re.MULTILINE)
 _CONSOLE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

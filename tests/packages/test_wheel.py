@@ -16,7 +16,8 @@ from site_configs.packaging.targets import TARGETS
 from site_configs.packaging.tree import UNITS
 from site_configs.packaging.wheels import build_ours
 from slurm_plugins.install.layout import HOOKS, SHIM
-from tests.packages.conftest import EPOCH, REPOSITORY, build
+from tests.packages.conftest import EPOCH, build
+from tests.paths import REPOSITORY
 
 OF_THIS_PYTHON = [name for name, target in TARGETS.items() if target.python == sys.version_info[:2]]
 

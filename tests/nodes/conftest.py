@@ -1,8 +1,0 @@
-"""Stores and attempts of the tests of bad nodes."""
-
-from __future__ import annotations
-
-from tests.store.conftest import new_url, store, url
-from tests.store.postgres import postgres
-
-__all__ = ["new_url", "postgres", "store", "url"]

@@ -1,8 +1,0 @@
-"""Stores of both kinds for tests of reports."""
-
-from __future__ import annotations
-
-from tests.store.conftest import new_url, store, url
-from tests.store.postgres import postgres
-
-__all__ = ["new_url", "postgres", "store", "url"]

@@ -1,0 +1,157 @@
+"""gsubd and gsub-act killed in the middle of a resubmission: nothing is done twice, forgotten, or held for long."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from site_configs.devcluster import Cluster
+from site_configs.devcluster.agents import PREFIX
+from site_configs.devcluster.spec import RELEASES
+from tests.slurm.actions.gate import When, begin, gate
+from tests.slurm.actions.rig import DELAY, Stage, hosts
+from tests.slurm.actions.scenarios import APART, BROKEN_CUDA, FIRST, NODES, OWN, dies
+
+pytestmark = pytest.mark.root
+
+FAILS_ONCE = f"{FIRST} && exit 3\necho done"
+MOVES = f"{FIRST} || exit 0\n" + dies(BROKEN_CUDA)
+"""What is to run on another node."""
+HELD = 180.0
+"""Seconds after which no job may be held any more."""
+SLACK = 60.0
+"""Seconds more until it has run, on a machine that is busy with else."""
+INERT = """\
+function slurm_job_submit() return slurm.SUCCESS end
+function slurm_job_modify() return slurm.SUCCESS end
+return slurm.SUCCESS
+"""
+"""A job_submit.lua that has never heard of gsub."""
+
+
+@pytest.fixture
+def rig(cluster: Cluster) -> Iterator[Stage]:
+    """The cluster, whatever was played on it before."""
+    found = Stage(cluster)
+    yield found
+    begin(cluster)
+
+
+@contextmanager
+def delay(stage: Stage, seconds: int) -> Iterator[None]:
+    """Another delay of Slurm's after a requeue."""
+    conf = stage.cluster.paths.slurm_conf
+    before = conf.read_text()
+    conf.write_text(re.sub(rf"(requeue_delay|cred_expire)={DELAY}\b", rf"\1={seconds}", before))
+    stage.cluster.restart("slurmctld")
+    try:
+        yield
+    finally:
+        conf.write_text(before)
+        stage.cluster.restart("slurmctld")
+
+
+@contextmanager
+def removed(stage: Stage) -> Iterator[None]:
+    """A Slurm without anything of gsub."""
+    cluster = stage.cluster
+    conf, script = cluster.paths.slurm_conf, cluster.paths.etc / "job_submit.lua"
+    texts = {path: path.read_text() for path in (conf, script)}
+    for node in NODES:
+        cluster.stop(f"{PREFIX}{node}")
+    conf.write_text(re.sub(r"(?m)^(Prolog|Epilog|TaskProlog)=.*\n", "", texts[conf]))
+    script.write_text(INERT)
+    cluster.run(["scontrol", "reconfigure"], check=True)
+    try:
+        yield
+    finally:
+        for path, text in texts.items():
+            path.write_text(text)
+        cluster.run(["scontrol", "reconfigure"], check=True)
+        for node in NODES:
+            cluster.start(f"{PREFIX}{node}")
+
+
+def ran_twice(stage: Stage, name: str) -> None:
+    """It comes to its end within the time for which a job may be held, having been requeued once."""
+    began = time.monotonic()
+    stage.wait_for(
+        f"the second attempt of {name}",
+        lambda: stage.shown(stage.jobs[name])["JobState"] == "COMPLETED",
+        patience=2 * HELD,
+    )
+    waited = time.monotonic() - began
+    print(f"{name}: it had run again {waited:.0f} s later")
+    assert waited < HELD + SLACK
+    assert [each.restarts for each in stage.tries(name)] == [0, 1]
+    assert stage.shown(stage.jobs[name])["Restarts"] == "1"
+
+
+def test_gsub_is_removed_between_requeue_and_update(rig: Stage) -> None:
+    """Slurm's own delay lets the job go, as its user wrote it."""
+    with gate(rig, "update", "before") as shut:
+        job = rig.submit("removed", APART, script=FAILS_ONCE)
+        shut.wait()
+        shut.kill()
+        with removed(rig):
+            shown = rig.shown(job)
+            assert (shown["JobState"], shown["Restarts"]) == ("PENDING", "1")
+            assert shown["Priority"] != "0", "it is not held"
+            ran_twice(rig, "removed")
+    # installed again, gsub finds that its plan has been overtaken, and does nothing more
+    rig.wait_for("the row", lambda: [row.state in ("done", "stopped") for row in rig.rows(job)] == [True])
+    assert rig.shown(job)["Restarts"] == "1"
+
+
+def test_gsub_act_is_ended_while_it_holds_a_job(rig: Stage) -> None:
+    """Where Slurm's own delay is too short the job is held, and who holds it lets it go at its end."""
+    with delay(rig, 5), gate(rig, "update", "before") as shut:
+        job = rig.submit("let-go", APART, script=FAILS_ONCE)
+        shut.wait()
+        assert rig.shown(job)["Priority"] == "0"
+        rig.cluster.stop("gsubd")
+        shut.open()
+        rig.cluster.stop("gsub-act")
+        ran_twice(rig, "let-go")
+
+
+def test_gsubd_is_killed_for_good_while_a_job_is_held(rig: Stage) -> None:
+    """gsub-act lets it go by itself: nobody comes to release it."""
+    if rig.cluster.release != RELEASES[0]:
+        pytest.skip(f"three minutes of waiting for our own doing: seen on {RELEASES[0]}")
+    with delay(rig, 5), gate(rig, "update", "before") as shut:
+        job = rig.submit("left", APART, script=FAILS_ONCE)
+        shut.wait()
+        assert rig.shown(job)["Priority"] == "0"
+        shut.kill()
+        rig.cluster.start("gsub-act")
+        ran_twice(rig, "left")
+
+
+@pytest.mark.parametrize(
+    ("verb", "when"),
+    [("requeue", "before"), ("requeue", "after"), ("update", "before"), ("update", "after")],
+)
+def test_killed_and_started_again(rig: Stage, verb: str, when: When) -> None:
+    name = f"{verb}-{when}"
+    with gate(rig, verb, when) as shut:
+        job = rig.submit(name, APART, script=MOVES)
+        shut.wait()
+        shut.kill()
+    ran_twice(rig, name)
+    rig.wait_for("the row", lambda: [row.state in ("done", "stopped") for row in rig.rows(job)] == [True])
+    (row,) = rig.rows(job)
+    print(f"{name}: {row.state} {row.stop} {row.said}")
+    assert (row.state, row.stop) in (("done", ""), ("stopped", "moved_on"))
+    shown = rig.shown(job)
+    assert shown["Restarts"] == "1"
+    assert len(rig.done(job, "requeue")) == 1
+    if row.state == "done":  # what is said to be done is done
+        first, second = rig.tries(name)
+        assert row.avoid == (first.node,)
+        assert hosts(shown["ExcNodeList"]) == {first.node, *OWN}
+        assert second.node != first.node

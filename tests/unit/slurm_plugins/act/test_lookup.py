@@ -1,0 +1,173 @@
+"""What Slurm's commands are asked for before a job gets more memory, and how often."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurm_plugins.act.assoc import Shared
+from slurm_plugins.act.lookup import Lookup
+from slurm_plugins.act.slurm import Commands, Whom
+from slurm_plugins.client.errors import SlurmUnreachable
+from tests.unit.slurm_plugins.act.fakes import pending
+from tests.unit.slurm_plugins.act.test_allowed import ACT_DATA
+
+CONFIG = """\
+AccountingStorageEnforce = {enforce}
+MaxMemPerNode           = {per_node}
+SLURM_VERSION           = 26.05.5
+"""
+PARTITIONS = """\
+PartitionName=gpu QoS=part Nodes=n[1-2] State=UP MaxMemPerNode=UNLIMITED
+PartitionName=debug QoS=N/A Nodes=n3 State=UP MaxMemPerCPU=4000
+"""
+NODES = """\
+NodeName=n1 CPUTot=8 RealMemory=64000 MemSpecLimit=2000 State=IDLE Partitions=gpu
+NodeName=n2 CPUTot=8 RealMemory=32000 State=IDLE Partitions=gpu
+NodeName=n3 CPUTot=8 RealMemory=512000 State=IDLE Partitions=debug
+"""
+LIMITS = "part|mem=30000M|cpu=3\nroomy||mem=2G\n"
+JOB = pending(7, uid=1001, qos="tight")
+
+
+class Site:
+    """Commands that answer from files, and note what they were asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.now = 0.0
+        self.say("config", CONFIG.format(enforce="associations,limits,qos", per_node="UNLIMITED"))
+        self.say("partition", PARTITIONS)
+        self.say("node", NODES)
+        self.say("assoc_mgr", (ACT_DATA / "assoc_mgr-26.05.5.txt").read_text())
+        self.say("sacctmgr", LIMITS)
+        log = f'echo "$(basename $0) $*" >> {folder}/asked\n'
+        what = f'for word in "$@"; do [ -f {folder}/$word ] && exec cat {folder}/$word; done; exit 1\n'
+        (folder / "bin").mkdir()
+        for name, body in (("scontrol", what), ("sacctmgr", f"cat {folder}/sacctmgr\n")):
+            (folder / "bin" / name).write_text(f"#!/bin/sh\n{log}{body}")
+            (folder / "bin" / name).chmod(0o755)
+        self.env = {"PATH": f"{folder}/bin:{os.environ['PATH']}"}
+        self.lookup = Lookup(seconds=60, clock=lambda: self.now)
+
+    def say(self, what: str, text: str) -> None:
+        (self.folder / what).write_text(text)
+
+    def fail(self, command: str, message: str) -> None:
+        (self.folder / "bin" / command).write_text(
+            f"#!/bin/sh\necho failed >> {self.folder}/failures\necho '{message}' >&2\nexit 1\n"
+        )
+
+    @property
+    def failures(self) -> list[str]:
+        return (self.folder / "failures").read_text().splitlines()
+
+    @property
+    def asked(self) -> list[str]:
+        file = self.folder / "asked"
+        return file.read_text().splitlines() if file.exists() else []
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_what_holds_for_a_job_is_asked_in_fixed_commands(site):
+    room = site.lookup.room(site.env, JOB)
+    assert [p.name for p in room.partitions] == ["gpu"]
+    assert (room.biggest, room.per_node, room.per_cpu, room.enforced) == (62000, None, None, True)
+    assert room.associations.qos["tight"].users == {1001: Shared(6000, 1000)}
+    # slurmctld told nothing of the partition's QOS for this user, who has no job in it yet: slurmdbd did
+    assert room.associations.qos["part"].users == {1001: Shared(30000, 0)}
+    assert room.associations.qos["part"].accounts == {"lab": Shared(None, 0)}
+    assert site.asked == [
+        "scontrol show config",
+        "scontrol --oneliner --all show partition",
+        "scontrol --oneliner --all show node",
+        "scontrol --oneliner show assoc_mgr flags=assoc,qos users=user1 qos=part,tight",
+        "sacctmgr --noheader --parsable2 show qos where name=part format=Name,MaxTRESPU,MaxTRESPA",
+    ]
+
+
+def test_only_what_changes_is_asked_again(site):
+    debug = replace(JOB, partition="debug")
+    site.lookup.room(site.env, debug)
+    assert len(site.asked) == 4
+    site.lookup.room(site.env, debug)
+    assert len(site.asked) == 5 and "assoc_mgr" in site.asked[-1]
+    site.now += 61
+    site.lookup.room(site.env, debug)
+    assert len(site.asked) == 9
+    site.lookup.room(site.env | {"SLURM_CONF": "/elsewhere"}, debug)
+    assert len(site.asked) == 13
+
+
+@pytest.mark.parametrize("enforce", ["none", "associations", "associations,nosteps"])
+def test_where_accounting_enforces_no_limits_it_is_not_asked(site, enforce):
+    site.say("config", CONFIG.format(enforce=enforce, per_node="48000"))
+    room = site.lookup.room(site.env, JOB)
+    assert (room.enforced, room.per_node, room.associations) == (False, 48000, None)
+    assert len(site.asked) == 3
+
+
+def test_what_was_not_understood_is_told_as_that(site):
+    site.say("assoc_mgr", "ClusterName=c Account=lab UserName=user1 Partition=\n")
+    room = site.lookup.room(site.env, JOB)
+    assert room.associations is None and "not understood" in room.missing
+
+
+def test_a_qos_that_slurmdbd_does_not_know_stays_unknown(site):
+    site.say("sacctmgr", "")
+    room = site.lookup.room(site.env, JOB)
+    assert 1001 not in room.associations.qos["part"].users
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("scontrol", "scontrol: error: Unable to contact slurm controller (connect failure)"),
+        ("sacctmgr", "sacctmgr: error: Sending PersistInit msg: Connection refused"),
+    ],
+)
+def test_a_silent_daemon_is_no_answer(site, command, message):
+    site.fail(command, message)
+    with pytest.raises(SlurmUnreachable):
+        site.lookup.room(site.env, JOB)
+
+
+@pytest.mark.parametrize(
+    "job", [replace(JOB, user="a,b"), replace(JOB, user=""), replace(JOB, qos="a=b"), replace(JOB, uid=None)]
+)
+def test_a_name_that_would_ask_for_something_else_is_not_asked(site, job):
+    assert site.lookup.room(site.env, job).associations is None
+    assert not any("assoc_mgr" in line for line in site.asked)
+
+
+def test_the_version_of_the_commands_is_asked_once(tmp_path):
+    (tmp_path / "squeue").write_text(
+        f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\n[ "$1" = --version ] && echo "slurm-wlm 22.05.8"\nexit 0\n'
+    )
+    (tmp_path / "squeue").chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    slurm = Commands(lambda: env, Whom(890, "gsub-act"))
+    for _ in range(3):
+        assert slurm.jobs(["7", "8"]) == ()
+    assert [line.split()[0] for line in (tmp_path / "asked").read_text().splitlines()] == [
+        "--version", "--noheader", "--noheader", "--noheader"
+    ]  # fmt: skip
+
+
+def test_a_slurmdbd_that_was_silent_is_not_waited_for_by_each(site):
+    site.fail("sacctmgr", "sacctmgr: error: Sending PersistInit msg: Connection refused")
+    for _ in range(3):
+        with pytest.raises(SlurmUnreachable, match="slurmdbd"):
+            site.lookup.room(site.env, JOB)
+    assert len(site.failures) == 1
+    site.now += 31
+    with pytest.raises(SlurmUnreachable):
+        site.lookup.room(site.env, JOB)
+    assert len(site.failures) == 2

@@ -1,0 +1,61 @@
+"""Everything that we use of pyslurm is in the newest pyslurm: held against its sources, since it can seldom be
+installed.
+"""
+
+import os
+
+import pytest
+
+from slurm_plugins.client.pyslurm_sources import ALSO_USED, SOURCES
+from tests.unit.slurm_plugins.client.pyslurm_package import Sources, UnobtainableError, source_package
+
+
+@pytest.fixture(scope="module")
+def sources() -> Sources:
+    try:
+        return Sources(source_package())
+    except UnobtainableError as error:
+        if "CI" in os.environ:
+            pytest.fail(f"pyslurm's source package is needed and could not be fetched: {error}")
+        pytest.skip(f"pyslurm's source package could not be fetched: {error}")
+
+
+USED = sorted(
+    {source.load for source in SOURCES.values()}
+    | {
+        f"{source.item}.{attribute}"
+        for source in SOURCES.values()
+        for attribute, _ in source.attributes.values()
+    }
+    | set(ALSO_USED)
+)
+
+
+@pytest.mark.parametrize("path", USED)
+def test_what_is_used_is_there(sources, path):
+    assert sources.has(path), f"pyslurm.{path} is used by gsub, and not in pyslurm's sources"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "Job.nothing",
+        "Jobs.lod",
+        "db.Job.tres_allocated",
+        "db.Jobs.dict",
+        "Nope.load",
+        "RPCErr",
+        "db.JobFilter.uid",
+    ],
+)
+def test_what_is_not_there_is_missed(sources, path):
+    assert not sources.has(path)
+
+
+def test_the_filters_that_are_sent_are_the_ones_checked():
+    from inspect import getsource
+
+    from slurm_plugins.client import pyslurm_client
+
+    sent = {part.split('"')[0] for part in getsource(pyslurm_client).split('condition["')[1:]}
+    assert sent == {path.rpartition(".")[2] for path in ALSO_USED if path.startswith("db.JobFilter.")}
