@@ -5,9 +5,14 @@ FRAMEWORKS := .venv-frameworks
 RUN := $(VENV)/bin/python
 DEVCLUSTER := $(RUN) -m site_configs.devcluster
 PYTEST_ARGS ?=
+RELEASE ?= host
+CPUS := $(shell nproc)
+# Workers of pytest-xdist: tests without Slurm use the CPU, those with it mostly wait.
+WORKERS ?= $(shell echo $$(($(CPUS) + 1)))
+WAITERS ?= $(shell echo $$((3 * $(CPUS))))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test cluster cluster-down bench lint frameworks
+.PHONY: help demo test test-rest test-all test-slurm test-packages cluster cluster-down bench lint frameworks
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -15,8 +20,24 @@ help: ## this list
 demo: $(VENV)/.ready ## a real training job on a real Slurm, reported
 	@$(RUN) -m site_configs.devcluster.demo
 
-test: $(VENV)/.ready ## the tests, on each Slurm release that can run here
-	@$(RUN) -m $(if $(PYTEST_ARGS),pytest $(PYTEST_ARGS),tests.side_by_side)
+# What `make test` runs; `make test-rest` runs all else, and the property tests again with all their examples.
+QUICK := not slurm and not slow and not packages or essential
+REST := slow or packages or slurm and not essential or hypothesis
+TESTS := $(RUN) -m tests
+
+test: $(VENV)/.ready ## the tests without Slurm and the essential ones with it, in ten minutes
+	@$(if $(PYTEST_ARGS),$(RUN) -m pytest $(PYTEST_ARGS),$(TESTS) -n $(WORKERS) --slurm=host -m "$(QUICK)")
+
+test-rest: $(VENV)/.ready ## all tests that `make test` leaves out, on the releases of Slurm in turn
+	@$(TESTS) -n $(WAITERS) -m "$(REST)" --hypothesis-profile=full
+
+test-all: test test-rest ## both
+
+test-slurm: $(VENV)/.ready ## the tests on a real Slurm, all on RELEASE=host, trixie or forky
+	@$(TESTS) -n $(WAITERS) -m slurm --slurm=$(RELEASE) tests/slurm
+
+test-packages: $(VENV)/.ready ## the packages, built, installed and booted
+	@$(TESTS) -n 1 -m packages tests/packages
 
 cluster: $(VENV)/.ready ## start the development cluster
 	@$(DEVCLUSTER) up

@@ -1,84 +1,87 @@
-"""Fixtures: one development cluster a release, brought up once and shared by all tests that need Slurm."""
+"""Hooks and fixtures of all tests: one environment, releases, groups, and a shared cluster for each worker."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
-import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
 
 from site_configs.devcluster import Cluster, ClusterSpec
 from site_configs.devcluster.machine import alive
-from site_configs.devcluster.spec import RELEASES
+from tests.environment import reset_environment
+from tests.groups import DurationRecorder, group_of, order_groups, read_durations
+from tests.releases import ReleasePlan, plan_releases
 
-_RELEASES: pytest.StashKey[list[str]] = pytest.StashKey()
+_PLAN: pytest.StashKey[ReleasePlan] = pytest.StashKey()
 _NAME = re.compile(r"t(\d+)-(\w+)")
+SLURM_TIMEOUT_S = 600
 
 
-# The same examples in every run, whatever the load: what is new in a run is then what changed, not what was drawn.
-# With GSUB_TEST_RANDOM=1 they are drawn anew, to find what was not thought of.
-hypothesis.settings.register_profile("steady", derandomize=True, database=None, deadline=None)
+# The same examples in every run: what is new in a run is then what changed. `random` looks for what nobody thought of.
+hypothesis.settings.register_profile("quick", max_examples=20, derandomize=True, database=None, deadline=None)
+hypothesis.settings.register_profile("full", derandomize=True, database=None, deadline=None)
 hypothesis.settings.register_profile("random", deadline=None)
-hypothesis.settings.load_profile("random" if os.environ.get("GSUB_TEST_RANDOM") else "steady")
+hypothesis.settings.load_profile("quick")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slurm", help="run each test of a cluster on these releases: host,trixie,forky")
+    parser.addoption("--only", help="run only the tests whose ids this JSON file lists")
     parser.addoption(
-        "--slurm",
-        help=f"releases for the cluster tests, comma-separated: {','.join(RELEASES)}; default: all that can run here",
+        "--record-durations", action="store_true", help="write the seconds of each group (with -n)"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    asked = config.getoption("--slurm")
-    releases = asked.split(",") if asked else [*RELEASES] if "CI" in os.environ or _chroots() else ["host"]
-    unknown = set(releases) - set(RELEASES)
-    if unknown:
-        raise pytest.UsageError(f"--slurm: no release {', '.join(sorted(unknown))}")
-    config.stash[_RELEASES] = list(releases)
+    reset_environment()
+    try:
+        config.stash[_PLAN] = plan_releases(config.getoption("--slurm"))
+    except ValueError as error:
+        raise pytest.UsageError(f"--slurm: {error}") from None
+    if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(DurationRecorder(), "gsub-durations")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return config.stash[_PLAN].describe()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "cluster" in metafunc.fixturenames:
-        releases = metafunc.config.stash[_RELEASES]
-        # No scope said: it is then the fixture's own, and a cluster of one module's is down when that module is through
+        everywhere = metafunc.definition.get_closest_marker("all_releases") is not None
+        releases = metafunc.config.stash[_PLAN].choose(metafunc.definition.nodeid, everywhere=everywhere)
+        # Without a scope it is the fixture's own: a module's cluster is down when that module is through.
         metafunc.parametrize("cluster", releases, indirect=True)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    left_out = [release for release in RELEASES if release not in config.stash[_RELEASES]]
-    if left_out:
-        why = "not asked for" if config.getoption("--slurm") else "only root can make their chroots"
-        terminalreporter.write_line(f"Slurm releases left out: {', '.join(left_out)} ({why})")
-
-
-def _chroots() -> bool:
-    """Whether this machine lets us make and enter chroots: root alone does not do in many containers."""
-    if os.geteuid() != 0:
-        return False
-    return (
-        subprocess.run(
-            ["unshare", "--mount", "--propagation", "private", "true"], capture_output=True
-        ).returncode
-        == 0
-    )
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    only = config.getoption("--only")
+    if only:
+        asked = set(json.loads(Path(only).read_text()))
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in asked])
+        items[:] = [item for item in items if item.nodeid in asked]
     for item in items:
         if "cluster" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.cluster)
+            item.add_marker(pytest.mark.slurm)
+        if item.nodeid.startswith("tests/packages/"):
+            item.add_marker(pytest.mark.packages)
+        if item.get_closest_marker("slurm") or item.get_closest_marker("packages"):
+            item.add_marker(pytest.mark.timeout(SLURM_TIMEOUT_S))
         if item.get_closest_marker("root") and os.geteuid() != 0:
             item.add_marker(pytest.mark.skip(reason="needs root"))
+        item.add_marker(pytest.mark.xdist_group(group_of(item)))
+    items[:] = order_groups(items, read_durations())
 
 
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A real Slurm with 8 nodes x 8 emulated GPUs, this test run's own: several runs may go on side by side."""
-    os.umask(0o022)
+    """A real Slurm with 8 nodes x 8 emulated GPUs, this worker's own: several runs may go on side by side."""
     for name in Cluster.names():
         left = _NAME.fullmatch(name)
         if left and not alive(int(left[1])):  # of a test run that was killed

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from slurm_plugins.decide.edits import EDITS
 from tests.fuzz import answers, api, collector, questions, service, shim
+from tests.properties import examples
 
 SEED = 20_210_806
 STEADY = settings(
-    max_examples=400, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(400), deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
 JSON = st.recursive(
     st.none()

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import _chroots
 from tests.packages import slurm
 from tests.packages.booted import SLURM, BootedHost, booted, idle, unified
 from tests.packages.conftest import Built
+from tests.releases import can_make_chroots
 
 OURS = ("gsubd", "gsub-noded")
 
 pytestmark = [
     pytest.mark.root,
-    pytest.mark.skipif(not _chroots() or unified() is None, reason="nothing can be booted here"),
+    pytest.mark.skipif(not can_make_chroots() or unified() is None, reason="nothing can be booted here"),
 ]
 
 

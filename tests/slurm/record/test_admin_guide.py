@@ -12,8 +12,8 @@ import pytest
 from site_configs.devcluster import Cluster, ClusterSpec
 from site_configs.devcluster.machine import locked
 from site_configs.devcluster.spec import state_home
-from tests.conftest import _chroots
 from tests.paths import REPOSITORY
+from tests.releases import can_make_chroots
 from tests.slurm.record.machine import NODE, Machine, commands
 
 GUIDE = REPOSITORY / "docs/by-hand.md"
@@ -70,7 +70,7 @@ def of_gsub(machine: Machine) -> list[Path]:
 
 
 @pytest.mark.root
-@pytest.mark.skipif(not _chroots(), reason="no chroot can be made here")
+@pytest.mark.skipif(not can_make_chroots(), reason="no chroot can be made here")
 def test_the_steps_typed_as_written(machine):
     # a killed `gsub admin` may have left its lock in what all machines begin from, and nothing else
     before = of_gsub(machine)

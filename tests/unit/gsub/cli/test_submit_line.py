@@ -19,6 +19,7 @@ from gsub.sbatch_options import Table
 from gsub.script_text import WRAPPED, command_of
 from slurm_plugins.client.errors import SlurmUnreachable
 from slurm_plugins.client.runner import Completed
+from tests.properties import examples
 
 TABLE = Table.of_all()
 SCRIPT = "#!/bin/bash\n:\n"
@@ -169,7 +170,7 @@ def submissions(draw: st.DrawFn) -> Typed:
     return Typed(tuple(words), here)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(submissions())
 def test_it_is_read_right_or_doubted(typed: Typed) -> None:
     """Whatever blanks stand in it."""
@@ -177,7 +178,7 @@ def test_it_is_read_right_or_doubted(typed: Typed) -> None:
     assert found.doubts or found.words == typed.words
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.text(alphabet=string.printable + "é\u202e\x1b", max_size=8), max_size=4))
 def test_a_command_line_that_is_shown_is_what_bash_reads(words: list[str]) -> None:
     line = command_line(words)

@@ -16,6 +16,7 @@ from gsub.preflight.lexer import UnreadableError, tokens
 from gsub.preflight.shell import interpreter, option_lines
 from gsub.preflight.values import Submission
 from gsub.script import Asked
+from tests.properties import examples
 
 
 def read(script: str, **more: object) -> tuple[Command, ...]:
@@ -183,7 +184,7 @@ def test_the_first_line_is_read_through_env() -> None:
     assert interpreter("#! /bin/bash -e\n") == ("/bin/bash", "-e")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.text(st.sampled_from("ab $'\"\\\n`(){}<>|&;=#*[]-1ifdonesacexit "), max_size=80))
 def test_any_text_is_read_or_given_up(text: str) -> None:
     with contextlib.suppress(UnreadableError):

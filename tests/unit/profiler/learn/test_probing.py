@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiler.probing import LEAST_STEPS, measure
+from tests.properties import examples
 
 
 def steps(draw: random.Random, mean: float, count: int, noise: float = 0.05) -> list[float]:
@@ -56,7 +57,7 @@ def test_a_few_long_steps_do_not_count():
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True) | st.floats(0.001, 10), max_size=200))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_any_sequence_gives_a_rate_or_nothing(times):
     speed = measure(times)
     good = [time for time in times if 0 < time < math.inf]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from profiler.curves import Curve, Point, fit, knee
 from profiler.sensitivity import Budget, Done, Probe, limit, plan
+from tests.properties import examples
 from tests.unit.profiler.learn.simulated import Job, learn, saturating
 
 DRAWS = 200
@@ -144,7 +145,7 @@ def test_slow_steps_use_up_the_time_and_say_that_it_is_not_sure():
     gpus=st.integers(1, 8),
     floor=st.integers(1, 256),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_whatever_is_measured_it_ends_within_its_budget(rates, errors, cap, gpus, floor):
     if gpus > cap or floor > cap:
         with pytest.raises(ValueError, match="cannot try"):
@@ -167,7 +168,7 @@ def test_whatever_is_measured_it_ends_within_its_budget(rates, errors, cap, gpus
         max_size=20,
     )
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_curve_never_falls(points):
     curve = fit(points)
     assert all(low <= high * (1 + 1e-9) for low, high in pairwise(curve.rates))

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiler.step_rate import mark, step_rate
+from tests.properties import examples
 
 LINES = [
     # format, line, count, total, seconds of a step as stated
@@ -161,7 +162,7 @@ def test_hostile_lines_are_harmless(line):
 
 
 @given(st.lists(st.tuples(st.floats(allow_nan=True), st.text() | st.sampled_from([row[1] for row in LINES]))))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_any_lines_give_a_rate_above_zero_or_none(lines):
     found = step_rate(lines)
     assert found is None or found.rate > 0

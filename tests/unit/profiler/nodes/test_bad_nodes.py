@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiler.bad_nodes import DAY, REASONS, RULES, Charge, Vote, assess, avoided, day_of
+from tests.properties import examples
 
 NOW = 20_000 * DAY + DAY / 2
 TODAY = day_of(NOW)
@@ -231,7 +232,7 @@ _trials = st.dictionaries(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.lists(_votes, max_size=150),
     _trials,

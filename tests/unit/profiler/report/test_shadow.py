@@ -30,6 +30,7 @@ from slurm_plugins.decide.context import Knowledge, Workload
 from slurm_plugins.decide.pipeline import decide
 from slurm_plugins.decide.request import Job, Request
 from slurm_plugins.decide.stages.topology import Topology
+from tests.properties import examples
 from tests.unit.profiler.report.pages import read
 from tests.unit.slurm_plugins.decide.cluster import CLUSTERS
 
@@ -747,7 +748,7 @@ def attempt(**values: Any) -> Attempt:
 COUNT = st.integers(0, 90)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(COUNT, COUNT, st.integers(0, 3), st.integers(0, 3), st.integers(0, 3))
 def test_what_would_have_harmed_is_never_turned_on(
     lowered: int, raised: int, starved: int, slowed: int, refused: int

@@ -116,7 +116,7 @@ def test_latency_is_linear_in_iterations_with_the_start_before_it(at, iterations
     assert 12 <= found.low <= found.value <= found.high
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.randoms(use_true_random=False), st.floats(0.01, 100), st.floats(0.1, 10))
 def test_a_fit_depends_neither_on_order_nor_on_units(rng, faster, larger):
     truth = TRUTHS["pollux"](Random(3))
@@ -131,7 +131,7 @@ def test_a_fit_depends_neither_on_order_nor_on_units(rng, faster, larger):
         assert [v / faster for v in found] == pytest.approx(list(expected), rel=5e-3)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(st.tuples(placements, st.floats(1e-6, 1e9)), min_size=1, max_size=8))
 def test_any_runs_give_a_finite_model(rows):
     model = fit([Point(batch, nodes, gpus, rate) for (batch, nodes, gpus), rate in rows])

@@ -14,6 +14,7 @@ from profiler.answers import NodeUse
 from profiler.records import GpuRef, HostUse, JobRef, JobUsage, Record
 from profiler.store import EventQuery, JobFacts, JobQuery, Store, StoreError
 from profiler.store.schema import TABLES
+from tests.properties import examples
 from tests.unit.profiler.store.contents import contents
 from tests.unit.profiler.store.records import (
     CLUSTER,
@@ -379,7 +380,7 @@ _WORLD: list[Record] = [
 ]  # fmt: skip
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_order_and_repetition_gives_the_same_store(store: Store, data: st.DataObject) -> None:
     some = data.draw(st.lists(st.sampled_from(_WORLD), min_size=1, unique_by=lambda one: one.id))

@@ -17,6 +17,7 @@ from hypothesis import settings as rules
 from hypothesis import strategies as st
 
 from prolog_epilog.agent.intake import parse
+from tests.properties import examples
 from tests.unit.prolog_epilog.agent.conftest import HOOKS, Installed, fill, mount
 
 EVENTS = ("prolog", "epilog")
@@ -89,7 +90,7 @@ def test_any_bytes_come_through_as_they_are(installed: Installed, value: bytes) 
     assert sorted(path.name for path in installed.folder.iterdir()) == ["epilog", "prolog"]
 
 
-@rules(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@rules(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(min_size=1, max_size=400).map(lambda data: data.replace(b"\0", b"n")))
 def test_whatever_bytes_come_through_as_they_are(hooks: Installed, value: bytes) -> None:
     for path in hooks.files():

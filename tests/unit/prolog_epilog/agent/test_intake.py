@@ -14,6 +14,7 @@ from profiler.records import JobRef, decode, encode
 from prolog_epilog.agent import intake
 from prolog_epilog.agent.intake import Intake, UnfitError, WaitError, ended, exit_of, parse, started
 from prolog_epilog.agent.watch import FolderWatch
+from tests.properties import examples
 from tests.unit.prolog_epilog.agent.conftest import Installed
 from tests.unit.prolog_epilog.agent.fakes import hook_bytes
 
@@ -109,7 +110,7 @@ def test_a_file_that_was_cut_off_still_tells_that_it_happened(length: int) -> No
     assert exit_of(hook.env) in ((None, None), (1, 0))
 
 
-@rules(max_examples=300)
+@rules(max_examples=examples(300))
 @given(st.binary(max_size=300))
 def test_no_bytes_are_too_wicked(data: bytes) -> None:
     for suffix in (b"", b"\0END=1\0"):

@@ -22,6 +22,7 @@ from prolog_epilog.agent.intake import HookFile, parse
 from prolog_epilog.agent.jobs import REMEMBER, SAVE_EVERY, Jobs
 from prolog_epilog.agent.reconcile import Found
 from prolog_epilog.agent.registry import Registry
+from tests.properties import examples
 from tests.unit.prolog_epilog.agent.fakes import (
     BOOT,
     FakeClock,
@@ -570,7 +571,7 @@ def test_a_last_report_that_is_in_memory_only_is_made_again_after_a_kill(node: N
 ACTIONS = ("prolog", "epilog", "look", "turn", "kill", "gone", "pass", "full", "room")
 
 
-@rules(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@rules(max_examples=examples(120), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(1, 2), st.integers(0, 1)), max_size=25))
 def test_whatever_happens_each_fact_is_told_and_told_once(
     tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[str, int, int]]

@@ -31,6 +31,7 @@ from profiler.records import (
 from prolog_epilog.agent import spool as spool_module
 from prolog_epilog.agent.disk import Calls
 from prolog_epilog.agent.spool import Spool
+from tests.properties import examples
 
 MIB = 1 << 20
 
@@ -330,7 +331,7 @@ def test_what_was_lost_is_told_when_there_is_room_and_survives_a_restart(tmp_pat
     assert spool.counts().dropped == {}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(sorted(MAKERS)), st.integers(1, 6)), max_size=60),
     st.integers(1, 12),
@@ -353,7 +354,7 @@ def test_whatever_comes_the_limit_holds_and_every_record_is_accounted_for(tmp_pa
     assert out(folder) == []
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from([*sorted(MAKERS), "batch", "done", "restart"]), st.integers(1, 5)),

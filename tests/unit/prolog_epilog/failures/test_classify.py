@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from profiler.findings import Finding
 from prolog_epilog.failures.classify import Ended, case_of, classify, fingerprint
 from prolog_epilog.failures.text import LogText
+from tests.properties import examples
 
 PROGRESS = "".join(f"step {n * 10} | loss {3 - n / 100:.4f} | lr 1e-04 | 28797 tok/s\n" for n in range(1, 40))
 OOM = (
@@ -207,7 +208,7 @@ def test_a_log_of_nothing_but_failures_is_weighed_by_its_ends():
     assert {sign.log for sign in case.signs} == {0, 1}
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     st.lists(st.binary(max_size=600), min_size=1, max_size=3),
     st.sampled_from([None, "FAILED", "COMPLETED", "TIMEOUT", "nonsense", ""]),

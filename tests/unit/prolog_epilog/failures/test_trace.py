@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from prolog_epilog.failures.text import LogText
 from prolog_epilog.failures.trace import Raised, traces
+from tests.properties import examples
 
 
 def chains(text: str) -> list[tuple[Raised, ...]]:
@@ -329,14 +330,14 @@ def test_a_huge_log_of_hits_is_bounded():
     assert found[-1][0].name == "KeyError"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.binary(max_size=3000), st.integers(0, 200))
 def test_any_bytes_between_the_parts_raise_nothing(noise, at):
     whole = dedent(PLAIN).encode()
     traces(LogText.of("x", whole[:at] + noise + whole[at:]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(
         st.sampled_from(

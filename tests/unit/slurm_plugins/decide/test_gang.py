@@ -13,6 +13,7 @@ from slurm_plugins.decide.pipeline import decide
 from slurm_plugins.decide.request import Request, with_edits
 from slurm_plugins.decide.shape import NotUnderstood, shape_of
 from slurm_plugins.decide.stages.gang import Gang
+from tests.properties import examples
 from tests.unit.slurm_plugins.decide.cluster import (
     CLUSTERS,
     big,
@@ -360,7 +361,7 @@ def test_ten_thousand_nodes_of_one_kind_are_one_kind() -> None:
 
 # --- what holds for every request ------------------------------------------------------------------------------------
 
-_any_request = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_any_request = settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _CONTEXTS = {name: make() for name, make in CLUSTERS.items()}
 _REPACKING = {
     name: make(site=Site(cluster="test", policy=Policy(mode="enforce", repack=True)))

@@ -20,6 +20,7 @@ from slurm_plugins.decide.request import Job, Request
 from slurm_plugins.decide.stage import Change, Note, Proposal, Stage
 from slurm_plugins.decide.stages import STAGES
 from slurm_plugins.decide.steps import ENV_NAMES
+from tests.properties import examples
 from tests.unit.slurm_plugins.decide.cluster import CLUSTERS, context, two_leaves
 from tests.unit.slurm_plugins.decide.strategies import requests
 from tests.unit.slurm_plugins.decide.table import ID, environment
@@ -341,7 +342,7 @@ def test_a_change_names_what_was_there_before() -> None:
 _CONTEXTS = [make(release) for make in CLUSTERS.values() for release in ((22, 5), (24, 11), (26, 5))]
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(requests())
 def test_whatever_is_asked_the_answer_keeps_to_the_tables(request_: Request) -> None:
     for where in _CONTEXTS:

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from slurm_plugins.client.errors import SlurmFormatError
 from slurm_plugins.decide.request import Job
 from slurm_plugins.decide.shape import NO_GPUS, NotUnderstood, Shape, gpu_items, shape_of
+from tests.properties import examples
 from tests.unit.slurm_plugins.decide.strategies import jobs
 from tests.unit.slurm_plugins.decide.table import ask, environment
 
@@ -108,7 +109,7 @@ def test_sbatchs_own_sum_of_tasks_is_not_a_statement(release: tuple[int, int]) -
     assert tasks("-N 2 --gpus=16 --ntasks-per-node=8") == 16
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(500), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(jobs())
 def test_a_shape_does_not_contradict_itself(job: Job) -> None:
     shape = shape_of(job)

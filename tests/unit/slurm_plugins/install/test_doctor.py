@@ -23,6 +23,7 @@ from slurm_plugins.install.doctor.sight import Sight, parse_config, parse_metric
 from slurm_plugins.install.host import Ran
 from slurm_plugins.install.job_submit import chained
 from tests.paths import REPOSITORY
+from tests.properties import examples
 from tests.unit.slurm_plugins.install.doctor_site import RELEASES, Scene, elf, healthy
 from tests.unit.slurm_plugins.install.fakes import FakeHost
 
@@ -180,7 +181,7 @@ def test_a_check_that_fails_hides_no_other(monkeypatch):
     assert second.level == "unknown" and "ZeroDivisionError" in second.seen
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.data())
 def test_whatever_files_and_commands_hold_nothing_fails_and_nothing_steers_a_terminal(data):
     scene = healthy(RELEASES[-1])

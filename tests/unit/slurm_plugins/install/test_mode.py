@@ -19,6 +19,7 @@ from slurm_plugins.install.host import Ran
 from slurm_plugins.install.mode import Scope, Service, WrongModeError, changed, rows, wait_until_taken
 from slurm_plugins.install.toml_edit import EditError, set_key
 from tests.paths import REPOSITORY
+from tests.properties import examples
 from tests.unit.slurm_plugins.install.fakes import FakeHost
 from tests.unit.slurm_plugins.service.serving import Serving
 
@@ -119,7 +120,7 @@ _LINES = st.one_of(
     st.lists(_LINES, max_size=12).map("\n".join),
     st.sampled_from([("policy",), ("partitions", "gpu"), ("partitions", "a.b")]),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_whatever_the_file_only_that_key_differs_afterwards(text, table):
     try:
         before = tomllib.loads(text)

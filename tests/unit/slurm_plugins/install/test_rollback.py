@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from slurm_plugins.install import engine
 from slurm_plugins.install.host import Stat
 from slurm_plugins.install.steps import Reconfigure, Remove
+from tests.properties import examples
 from tests.unit.slurm_plugins.install.fakes import Killed
 from tests.unit.slurm_plugins.install.place import CONF, LIBEXEC, SITE_LUA, Place
 from tests.unit.slurm_plugins.install.test_apply import BOTH, CONTROLLER, LUA, NODE, SITES, STRIDES, place
@@ -228,7 +229,7 @@ _ROWS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(rows=_ROWS, end=st.sampled_from([b"\n", b"\r\n"]), last=st.booleans(), lua=st.binary(max_size=60))
 def test_install_and_rollback_leave_every_byte(rows, end, last, lua):
     here = Place()

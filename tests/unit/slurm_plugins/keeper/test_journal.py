@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from slurm_plugins.service.keeper.journal import JournalReader
 from slurm_plugins.service.records import FILES
+from tests.properties import examples
 
 
 class Written:
@@ -49,7 +50,7 @@ class Written:
 STEP = st.sampled_from(["write", "turn", "take", "take_some", "begin"])
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(STEP, max_size=25))
 def test_each_line_is_read_once_and_in_order(tmp_path_factory: pytest.TempPathFactory, steps: list[str]):
     written = Written(tmp_path_factory.mktemp("journal"))

@@ -21,6 +21,7 @@ from profiler.store.facts import JobFacts
 from site_configs import site_model as model
 from site_configs.site_model import Receipt
 from slurm_plugins.service.keeper.mail import GATHER, IN_FULL, NAMED, WAITING, Due, Mailer, Waiting
+from tests.properties import examples
 from tests.unit.profiler.store import records as told
 from tests.unit.slurm_plugins.keeper.mailserver import MailServer, mail_server
 
@@ -304,7 +305,7 @@ def test_a_file_that_is_spoilt_is_begun_anew(site: Site, spoilt: bytes) -> None:
     assert mailer.run_once(site.store, NOW) == 1
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(name=st.text(max_size=200), reason=st.text(max_size=200), nodes=st.text(max_size=200))
 def test_nothing_of_a_users_becomes_a_header(name: str, reason: str, nodes: str) -> None:
     store = FakeStore()

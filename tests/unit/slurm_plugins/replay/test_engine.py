@@ -13,6 +13,7 @@ from slurm_plugins.replay.attempts import Attempts
 from slurm_plugins.replay.engine import replay
 from slurm_plugins.replay.policy import Policy, PolicyError
 from slurm_plugins.replay.values import Cluster, Job, Nodes, Replayed, Trace
+from tests.properties import examples
 from tests.unit.slurm_plugins.replay.strategies import clusters, traces
 from tests.unit.slurm_plugins.replay.test_invariants import QUICK
 
@@ -26,7 +27,7 @@ def other(trace: Trace, **columns: np.ndarray) -> Trace:
     return dataclasses.replace(trace, columns={**trace.columns, **columns})
 
 
-@settings(QUICK, max_examples=100)
+@settings(QUICK, max_examples=examples(100))
 @given(traces(), clusters(), st.integers(0, 3), st.lists(st.floats(0.1, 1.0), min_size=25, max_size=25))
 def test_a_faster_cluster_starts_no_job_later_under_fifo(trace, cluster, more, shares):
     """A theorem for gangs too, where any free GPUs will do and spreading costs nothing: fifo+anywhere+even.
@@ -48,7 +49,7 @@ def test_a_faster_cluster_starts_no_job_later_under_fifo(trace, cluster, more, s
         assert (fast.ended <= slow.ended + 1e-6).all()
 
 
-@settings(QUICK, max_examples=40)
+@settings(QUICK, max_examples=examples(40))
 @given(traces(), clusters(), st.sampled_from(("fifo", "fifo+skip", "fifo+easy", "fifo+strict")))
 def test_a_clock_at_half_speed_gives_the_same_replay(trace, cluster, policy):
     double = other(trace, **{name: trace[name] * 2 for name in ("arrival", "work", "limit")})

@@ -24,6 +24,7 @@ from slurm_plugins.replay.failing import (
     strike,
 )
 from slurm_plugins.replay.values import Job, Trace
+from tests.properties import examples
 
 LONG_S = 75 * 86_400.0
 
@@ -128,7 +129,7 @@ def test_trials_a_job_are_the_tables_under_its_own_patience(long_jobs):
 
 
 @given(jobs, st.integers(0, 2**32))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_a_fault_strikes_a_job_that_runs_for_so_long_and_each_once(trace, seed):
     found = strike(trace, Supposed(rate=3.0), seed)
     assert (np.diff(found.row) > 0).all()

@@ -21,6 +21,7 @@ from slurm_plugins.replay.smoking import SMOKES, Smoke, learned
 from slurm_plugins.replay.values import Job, Trace
 from slurm_plugins.resubmit.plan import plan
 from slurm_plugins.resubmit.values import Attempt, Earlier, Failure, Memory, Past, Switches
+from tests.properties import examples
 
 NONE = SMOKES["none"]
 
@@ -109,7 +110,7 @@ def test_the_faults_are_nobodys_doing(life):
 
 
 @given(st.integers(0, 2**32), st.integers(0, 6))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_more_retries_never_rescue_fewer(seed, times):
     trace = trace_of(150, seed % 7)
     faults = strike(trace, Supposed(rate=3.0), seed)
@@ -204,7 +205,7 @@ def test_an_outage_is_waited_for():
     st.booleans(),
     st.lists(st.tuples(st.booleans(), st.floats(1, 5e5)), min_size=1, max_size=8),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_course_is_answered_as_the_plan_answers_its_real_run_times(
     reason, confidence, nodes, known, course
 ):
@@ -324,7 +325,7 @@ def test_a_race_ends_when_its_job_starts():
 
 
 @given(st.integers(0, 2**32), st.floats(0, 1e4))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_a_longer_wait_never_lets_a_race_hold_fewer(seed, wait):
     trace = trace_of(150, seed % 5)
     faults = strike(trace, Supposed(rate=3.0), seed)

@@ -133,7 +133,7 @@ def traces() -> st.SearchStrategy[Trace]:
 @pytest.mark.parametrize("order", ["fifo", "srtf", "las", "ftf"])
 @pytest.mark.parametrize("tuning", sorted(TUNINGS))
 @given(traces())
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_every_job_ends_having_held_its_gpus_long_enough(order, tuning, trace):
     policy = Policy.parse(f"{order}+{tuning}+even+restart=30")
     done = replay(trace, TWO, policy)

@@ -16,6 +16,7 @@ from slurm_plugins.replay.engine import replay
 from slurm_plugins.replay.policy import Policy
 from slurm_plugins.replay.values import Cluster, Replayed, Trace
 from slurm_plugins.replay.waits import Waits
+from tests.properties import examples
 from tests.unit.slurm_plugins.replay.strategies import clusters, traces
 
 ORDERS = [
@@ -123,7 +124,7 @@ def check(trace: Trace, cluster: Cluster, policy: Policy) -> None:
         assert (done.run_s[rows] - lost) == pytest.approx(trace["work"][rows])
 
 
-@settings(QUICK, max_examples=30)
+@settings(QUICK, max_examples=examples(30))
 @given(traces(vectors=True), clusters(), st.sampled_from(ORDERS).map(Policy.parse))
 def test_the_same_inputs_give_the_same_result(trace, cluster, policy):
     one, two = replay(trace, cluster, policy), replay(trace, cluster, policy)

@@ -11,11 +11,12 @@ from slurm_plugins.replay.needs import Level, Needs
 from slurm_plugins.replay.room import Room
 from slurm_plugins.replay.values import Cluster, Job, Nodes, Trace
 from slurm_plugins.replay.vectors import Vectors
+from tests.properties import examples
 from tests.unit.slurm_plugins.replay.strategies import clusters, traces
 from tests.unit.slurm_plugins.replay.test_invariants import PACKINGS, QUICK
 
 
-@settings(QUICK, max_examples=80)
+@settings(QUICK, max_examples=examples(80))
 @given(traces(), clusters(), PACKINGS, st.sampled_from(Level), st.randoms(use_true_random=False))
 def test_bits_and_vectors_find_a_place_for_the_same_needs(trace, cluster, packing, level, random):
     bits, vectors = Room(cluster, packing), Vectors(cluster, packing)
@@ -57,7 +58,7 @@ def test_bits_and_vectors_find_a_place_for_the_same_needs(trace, cluster, packin
     }  # fmt: skip
 
 
-@settings(QUICK, max_examples=60)
+@settings(QUICK, max_examples=examples(60))
 @given(traces((1, 2, 4, 8, 16)), clusters(), st.randoms(use_true_random=False))
 def test_compact_is_found_where_there_is_one(trace, cluster, random):
     """Against trying all sets of nodes."""

@@ -21,6 +21,7 @@ from slurm_plugins.replay.slurm_run import Rhythm, run
 from slurm_plugins.replay.traces import read
 from slurm_plugins.replay.values import Cluster, Job, Replayed, Trace
 from tests.paths import DATA
+from tests.properties import examples
 from tests.unit.slurm_plugins.replay.strategies import clusters, traces
 from tests.unit.slurm_plugins.replay.test_invariants import gpus_in_use
 
@@ -199,7 +200,7 @@ def test_looks_that_end_leave_the_rest_waiting():
 # --- what holds of all ----------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(traces(vectors=True), clusters(), st.integers(0, 3), st.booleans())
 def test_jobs_work_and_capacity(trace, cluster, seed, easy):
     policy = replace(Policy.parse("slurm"), slurm=replace(SlurmRules(), bf_reserve=int(easy)))

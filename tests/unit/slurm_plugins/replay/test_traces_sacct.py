@@ -17,6 +17,7 @@ from slurm_plugins.replay.traces import sacct as ours
 from slurm_plugins.replay.traces.files import Reading
 from slurm_plugins.replay.values import Job
 from tests.paths import DATA
+from tests.properties import examples
 
 T = 1_790_000_000
 """When the file begins."""
@@ -302,7 +303,7 @@ def test_what_each_release_printed(tmp_path, release):
     assert (made.trace["work"] > 0).all()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.text("7|T\n:-_+[]1K=,/gpuresT .UnknoPDI\x00é", max_size=120), max_size=6))
 def test_no_text_breaks_it(tmp_path, texts):
     path = tmp_path / "a"

@@ -16,6 +16,7 @@ from site_configs.site_model import Resubmit
 from slurm_plugins.resubmit.elsewhere import cap
 from slurm_plugins.resubmit.plan import plan
 from slurm_plugins.resubmit.values import Attempt, Earlier, Failure, Memory, Past, Switches
+from tests.properties import examples
 from tests.unit.slurm_plugins.resubmit.made import NODES, NOW
 
 _REASONS = st.sampled_from([*REASONS, "none", "of_another_release"])
@@ -113,7 +114,7 @@ def lived(
 lives = st.lists(st.tuples(attempts, failures), min_size=1, max_size=7)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(lives, policies)
 def test_never_more_often_than_in_its_life(endings, policy):
     rows = lived(endings, policy)
@@ -121,7 +122,7 @@ def test_never_more_often_than_in_its_life(endings, policy):
     assert all(1 <= row.nth <= row.budget for row in rows if row.state == "planned")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(attempts, failures, policies, st.integers(0, 12))
 def test_never_more_often_than_the_budget_without_progress(one, why, policy, times):
     """The same failure over and over, which brings nothing new."""
@@ -131,7 +132,7 @@ def test_never_more_often_than_the_budget_without_progress(one, why, policy, tim
     assert sum(row.state == "planned" for row in rows) <= policy.budget
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(lives, policies)
 def test_a_job_can_always_start(endings, policy):
     avoided: set[str] = set()
@@ -147,7 +148,7 @@ def test_a_job_can_always_start(endings, policy):
         assert len(avoided) <= cap(len(one.partition_nodes), policy) or not row.avoid
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(lives, policies, st.floats(0, 1))
 def test_no_wait_is_longer_than_the_site_says(endings, policy, chance):
     for row in lived(endings, policy, chance):
@@ -155,7 +156,7 @@ def test_no_wait_is_longer_than_the_site_says(endings, policy, chance):
         assert row.state == "planned" or row.delay_s == 0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(lives, policies)
 def test_never_is_never_unless_the_site_says_so(endings, policy):
     said = dict(policy.actions)
@@ -167,7 +168,7 @@ def test_never_is_never_unless_the_site_says_so(endings, policy):
             assert row.state == "stopped"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(lives, policies)
 def test_memory_grows_and_fits(endings, policy):
     for (one, _), row in zip(endings, lived(endings, policy), strict=True):
@@ -180,7 +181,7 @@ def test_memory_grows_and_fits(endings, policy):
         assert memory.asked_mib < row.memory_mib <= memory.most_mib // parts
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(lives, policies, st.floats(0, 1))
 def test_the_same_facts_and_chances_make_the_same_row(endings, policy, chance):
     rows = lived(endings, policy, chance)
@@ -189,7 +190,7 @@ def test_the_same_facts_and_chances_make_the_same_row(endings, policy, chance):
         assert msgspec.json.decode(msgspec.json.encode(row), type=Resubmission) == row
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(lives, policies, st.sampled_from(["observe", "advise", "unheard of"]))
 def test_nothing_is_done_where_nothing_is_enforced(endings, policy, mode):
     for row in lived(endings, policy, mode=mode):
@@ -197,7 +198,7 @@ def test_nothing_is_done_where_nothing_is_enforced(endings, policy, mode):
         assert row.step == ""
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(lives, policies)
 def test_nothing_is_done_to_what_must_be_left_alone(endings, policy):
     for (one, _), row in zip(endings, lived(endings, policy), strict=True):

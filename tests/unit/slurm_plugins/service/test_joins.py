@@ -23,6 +23,7 @@ from slurm_plugins.service.pending import PendingJoins
 from slurm_plugins.service.submitted import Pending, Submission, submissions
 from slurm_plugins.service.wire import Report
 from slurm_plugins.service.written import decision_line
+from tests.properties import examples
 
 T = 1_800_000_000.0
 LATER = T + 60  # when Slurm was looked at: all that belongs to T can be seen
@@ -191,7 +192,7 @@ def test_a_job_is_joined_once() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 20), st.booleans()), max_size=12))
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(200), deadline=None, derandomize=True)
 def test_no_join_is_ever_wrong(history: list[tuple[float, bool]]) -> None:
     """One user, jobs all alike, some decisions without a job (--test-only): what is joined is true."""
     pending, jobs, truth = [], [], {}

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from benchmarks.elastic import SUPPOSED, wish
 from slurm_plugins.tuner.elastic import ELASTIC, TIRESIAS, Rules, Wish, allot, compact, expand, granted
 from slurm_plugins.tuner.queues import STOP_FREE, STOP_RESUME, Costs, Job, Queues, live
+from tests.properties import examples
 
 FREE = Costs(0.0, 0.0, 0.0)
 RULES = {"tiresias": TIRESIAS, "r1": Rules(expand=False), "r2": Rules(compact=False), "both": ELASTIC}
@@ -111,7 +112,7 @@ jobs = st.lists(st.tuples(wishes(), st.floats(0, 20_000), st.floats(1, 20_000)),
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(jobs, st.sampled_from(sorted(RULES)), st.sampled_from([FREE, STOP_RESUME, STOP_FREE]), st.booleans())
 def test_every_job_ends_with_its_work_done(found, name, costs, executed):
     lived = live(found, 32, RULES[name], costs, queues=Queues(executed=executed))

@@ -10,11 +10,12 @@ from slurm_plugins.tuner.draws import at_random
 from slurm_plugins.tuner.market import market
 from slurm_plugins.tuner.placing import Placed, Request, tune
 from slurm_plugins.tuner.values import PROFILES, V100, Curve, Shape
+from tests.properties import examples
 from tests.unit.slurm_plugins.tuner.test_placing import keeps_its_promises, queues
 
 
 @given(queues())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_every_job_runs_none_below_proportional_and_no_server_gives_more_than_it_has(queue):
     servers, requests = queue
     placed = market(requests, servers, V100)
@@ -22,7 +23,7 @@ def test_every_job_runs_none_below_proportional_and_no_server_gives_more_than_it
 
 
 @given(queues())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_it_never_sells_less_speed_than_tune(queue):
     servers, requests = queue
     assert speeds(market(requests, servers, V100)) >= speeds(tune(requests, servers, V100)) - 1e-9

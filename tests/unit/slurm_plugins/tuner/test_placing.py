@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from slurm_plugins.tuner.placing import Cluster, Placed, Request, greedy, proportional, tune, tune_as_shipped
 from slurm_plugins.tuner.values import PROFILES, V100, Curve, Shape, Share
+from tests.properties import examples
 
 
 @st.composite
@@ -57,7 +58,7 @@ def keeps_its_promises(placed: dict[int, Placed], requests: list[Request], serve
 
 @pytest.mark.parametrize("placing", [proportional, greedy, tune, tune_as_shipped])
 @given(queues())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_no_server_gives_more_than_it_has_and_every_gpu_asked_for_comes(placing, queue):
     servers, requests = queue
     placed = placing(requests, servers, V100)
@@ -73,7 +74,7 @@ def test_no_server_gives_more_than_it_has_and_every_gpu_asked_for_comes(placing,
 
 @pytest.mark.parametrize("placing", [tune, tune_as_shipped])
 @given(queues())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_every_job_runs_and_none_below_proportional_speed(placing, queue):
     servers, requests = queue
     placed = placing(requests, servers, V100)
@@ -106,7 +107,7 @@ def test_who_is_put_back_on_two_servers_oversells_neither(placing):
 
 
 @given(st.lists(st.tuples(st.integers(1, 7), st.sampled_from([0, 1, 2, 3])), max_size=14), st.integers(1, 3))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_curves_that_trade_cpus_for_memory_are_placed_like_others(jobs, servers):
     kinds = (
         WIDE,
@@ -238,7 +239,7 @@ def reference_room(cluster: Cluster, gpus: int, share: Share) -> dict[int, int] 
 
 
 @given(queues(), st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_the_index_of_servers_finds_what_a_search_of_all_finds(queue, data):
     servers, requests = queue
     cluster = Cluster(servers, V100)

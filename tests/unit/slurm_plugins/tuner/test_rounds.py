@@ -12,6 +12,7 @@ from slurm_plugins.tuner.placing import proportional, tune, tune_as_shipped
 from slurm_plugins.tuner.rounds import ORDERS, PLAIN, SHIPPED, Job, Rounds, Times, anew, simulate
 from slurm_plugins.tuner.values import PROFILES, V100, Profile
 from tests.paths import REPOSITORY
+from tests.properties import examples
 
 EASY, SENSITIVE = PROFILES["gnmt"], PROFILES["alexnet"]
 TRACE = REPOSITORY.parent / "shared/data/synergy_static_100jobs.csv"
@@ -144,7 +145,7 @@ def test_what_cannot_be_simulated_is_refused(order, bad):
     ),
     st.sampled_from([PLAIN, SHIPPED, Rounds(restart_s=30.0)]),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_every_job_ends_and_none_did_less_than_its_work(order, rows, rounds):
     drawn = [
         Job(n, arrival, work, gpus, PROFILES[name]) for n, (arrival, work, gpus, name) in enumerate(rows)

@@ -10,6 +10,7 @@ from slurm_plugins.tuner.market import market
 from slurm_plugins.tuner.placing import Request, tune, tune_as_shipped
 from slurm_plugins.tuner.shares import best_shares, share_out, tune_by_curves
 from slurm_plugins.tuner.values import PROFILES, V100, Curve, Shape
+from tests.properties import examples
 from tests.unit.slurm_plugins.tuner.test_market import random_mix, speeds
 from tests.unit.slurm_plugins.tuner.test_placing import WIDE, keeps_its_promises, queues
 
@@ -18,7 +19,7 @@ SPANNING = queues((1, 2, 3, 5, 6, 7))
 
 
 @given(SPANNING)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_every_job_runs_none_below_proportional_and_no_server_gives_more_than_it_has(queue):
     servers, requests = queue
     placed = tune_by_curves(requests, servers, V100)
@@ -26,7 +27,7 @@ def test_every_job_runs_none_below_proportional_and_no_server_gives_more_than_it
 
 
 @given(SPANNING)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_jobs_stay_on_tunes_servers_and_have_no_less_speed_together(queue):
     servers, requests = queue
     placed = tune_by_curves(requests, servers, V100)
@@ -68,7 +69,7 @@ def test_tunes_placing_stays_where_sharing_out_would_sell_less():
 
 
 @given(st.lists(st.tuples(st.sampled_from([1, 1, 2]), st.integers(0, 3)), min_size=1, max_size=4))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_servers_shares_are_the_best_of_all_that_fit(jobs):
     """Also where a faster choice needs less of one resource than the slowest."""
     shape = Shape(6, 18.0, 375.0)

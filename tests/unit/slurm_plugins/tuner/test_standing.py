@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from slurm_plugins.tuner.placing import Placed, Request
 from slurm_plugins.tuner.standing import Standing
 from slurm_plugins.tuner.values import PROFILES, V100
+from tests.properties import examples
 from tests.unit.slurm_plugins.tuner.test_placing import used
 
 ALEXNET, RES18, GNMT = (PROFILES[name].curve for name in ("alexnet", "res18", "gnmt"))
@@ -49,7 +50,7 @@ def test_a_small_gain_is_not_worth_a_restart():
 
 
 @given(st.data(), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_promises_hold_through_any_coming_and_going(data, whole):
     turns = Standing(3, V100, whole=whole)
     running: dict[int, Request] = {}

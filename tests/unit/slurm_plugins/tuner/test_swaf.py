@@ -19,6 +19,7 @@ from slurm_plugins.tuner.swaf import (
     swaf,
 )
 from slurm_plugins.tuner.swaf_rules import RULES
+from tests.properties import examples
 
 NODES, GPUS = 2, 4
 
@@ -148,7 +149,7 @@ def test_an_idle_cluster_meets_what_can_be_met():
         assert found.in_time == pytest.approx(2 / 3), "an urgent one is expected at once"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(tasks, st.sampled_from(sorted(RULES)))
 def test_every_rule_keeps_to_the_cluster_and_ends_every_task(work, name):
     found = simulate(work, NODES, GPUS, RULES[name])
@@ -170,7 +171,7 @@ def test_every_rule_keeps_to_the_cluster_and_ends_every_task(work, name):
     assert 0 <= found.in_time <= 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(tasks, st.sampled_from(["Tetris", "Tetris+CER", "CER alone", "Min-Min", "SWAF, both (ours)"]))
 def test_rules_that_pass_leave_nobody_waiting_on_an_idle_cluster(work, name):
     found = simulate(work, NODES, GPUS, RULES[name])
