@@ -58,7 +58,7 @@ def wait(ready: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.root
-@pytest.mark.cluster
+@pytest.mark.slurm
 def test_the_idle_job_ends_and_no_other(cluster: Cluster, server: MailServer) -> None:
     user = cluster.users[0]
 

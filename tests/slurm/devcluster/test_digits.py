@@ -47,7 +47,7 @@ def submit(cluster: Cluster, folder: Path, *args: str, **env: str) -> tuple[str,
         time.sleep(0.5)
 
 
-@pytest.mark.cluster
+@pytest.mark.slurm
 def test_the_job_trains_on_two_nodes(cluster: Cluster, folder: Path) -> None:
     state, out = submit(cluster, folder, "--epochs", "12", "--min-accuracy", "0.9")
     assert state == "COMPLETED", out
@@ -67,7 +67,7 @@ def test_the_job_trains_on_two_nodes(cluster: Cluster, folder: Path) -> None:
     assert not list(folder.glob(".digits-*"))
 
 
-@pytest.mark.cluster
+@pytest.mark.slurm
 def test_a_rank_that_fails_ends_the_job_and_shows_why(cluster: Cluster, folder: Path) -> None:
     broken = folder / "python"
     lines = [
