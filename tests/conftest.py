@@ -89,7 +89,9 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     release = request.param
     # The shim's own deadline, 50 ms, is kept by an idle machine: here it would leave jobs undecided now and then.
     # Agents have tests of their own, on a cluster of their own: to these they would be so much less of the machine.
-    spec = ClusterSpec(name=f"t{os.getpid()}-{release}", slurm=release, deadline=1.0, agents=False)
+    spec = ClusterSpec(
+        name=f"t{os.getpid()}-{release}", slurm=release, deadline=1.0, agents=False, short_delays=True
+    )
     found = Cluster.up(spec)
     yield found
     Cluster.down(found.spec.name)

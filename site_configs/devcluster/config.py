@@ -28,6 +28,20 @@ PARTITIONS: Final = {
 }
 
 
+_DELAYS: Final = {
+    "AuthInfo": "",
+    "KillWait": "5",
+    "SchedulerParameters": "batch_sched_delay=0,bf_interval=2,sched_min_interval=100000",
+}
+_SHORT_DELAYS: Final = {
+    # Slurm keeps a requeued job back as long as its credential lives, 120 s by default. Under 15 s gsub holds a job to
+    # change it, and does not at most sites; a step that starts later than this on a busy machine is refused.
+    "AuthInfo": ",cred_expire=20",
+    "KillWait": "2",
+    "SchedulerParameters": "batch_sched_delay=0,bf_interval=1,sched_interval=2,sched_min_interval=100000",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Ports:
     """TCP ports on the loopback address, a run of consecutive numbers from `base`."""
@@ -84,6 +98,7 @@ class Identity:
 def slurm_conf(spec: ClusterSpec, paths: Paths, ports: Ports, who: Identity) -> str:
     """The cluster's slurm.conf; the same text serves 22.05 to 26.05."""
     cpus_per_gpu = CPUS_PER_NODE // spec.gpus
+    delays = _SHORT_DELAYS if spec.short_delays else _DELAYS
     lines = [
         "# Development cluster, written by site_configs.devcluster; `up` writes it again.",
         f"ClusterName={spec.name}",
@@ -92,7 +107,7 @@ def slurm_conf(spec: ClusterSpec, paths: Paths, ports: Ports, who: Identity) -> 
         f"SlurmUser={who.slurm_user}",
         f"SlurmdUser={who.slurmd_user}",
         "AuthType=auth/munge",
-        f"AuthInfo=socket={paths.munge_socket}",
+        f"AuthInfo=socket={paths.munge_socket}{delays['AuthInfo']}",
         "CredType=cred/munge",
         f"StateSaveLocation={paths.root}/spool/slurmctld",
         f"SlurmdSpoolDir={paths.root}/spool/%n",
@@ -109,14 +124,14 @@ def slurm_conf(spec: ClusterSpec, paths: Paths, ports: Ports, who: Identity) -> 
         "MpiDefault=none",
         "PrologFlags=Alloc",
         "ReturnToService=2",
-        "KillWait=5",
+        f"KillWait={delays['KillWait']}",
         "MinJobAge=300",
         "TCPTimeout=5",
         "SlurmctldTimeout=60",
         "SlurmdTimeout=300",
         "JobRequeue=1",
         "SchedulerType=sched/backfill",
-        "SchedulerParameters=batch_sched_delay=0,bf_interval=2,sched_min_interval=100000",
+        f"SchedulerParameters={delays['SchedulerParameters']}",
         "PreemptType=preempt/partition_prio",
         "PreemptMode=REQUEUE",
         "SelectType=select/cons_tres",

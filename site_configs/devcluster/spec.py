@@ -75,6 +75,7 @@ class ClusterSpec:
     deadline: of the shim, in seconds; None: its own 50 ms. On a busy machine answers come later than that.
     agents: with gsub, the hooks in slurm.conf and a gsub-noded beside each slurmd.
     layouts: of the GPUs of n1, n2...; nodes beyond them are plain.
+    short_delays: Slurm schedules every second or two, kills 2 s after SIGTERM, and starts a requeued job after 20 s.
     """
 
     name: str = "dev"
@@ -87,6 +88,7 @@ class ClusterSpec:
     deadline: float | None = None
     agents: bool = True
     layouts: tuple[Layout, ...] = ()
+    short_delays: bool = False
 
     def __post_init__(self) -> None:
         check_name(self.name)

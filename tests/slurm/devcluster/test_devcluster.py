@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +20,10 @@ from site_configs.devcluster import (
     supervisor,
 )
 from site_configs.devcluster.machine import alive, processes_with
+from slurm_plugins.client.requeue_delay import requeue_delay
 from tests.paths import REPOSITORY
-from tests.unit.site_configs.test_devcluster import DEVCLUSTER, _wait
+from tests.unit.site_configs.test_devcluster import DEVCLUSTER
+from tests.waiting import wait_until
 
 
 def test_nodes_gpus_switches_and_partitions(cluster):
@@ -41,6 +44,17 @@ def test_release_is_the_one_asked_for(cluster):
     assert cluster.run(["slurmctld", "-V"]).stdout.split()[-1] == cluster.version
 
 
+@pytest.mark.all_releases
+def test_short_delays_are_in_force_and_known_to_gsub(cluster):
+    text = cluster.run(["scontrol", "show", "config"], check=True).stdout
+    config = dict(re.findall(r"(?m)^(\w+)\s*= (.*?)\s*$", text))
+    assert config["KillWait"] == "2 sec"
+    assert "bf_interval=1,sched_interval=2," in config["SchedulerParameters"]
+    major, minor = map(int, cluster.version.split(".")[:2])
+    delay = requeue_delay((major, minor), config["SchedulerParameters"], config["AuthInfo"])
+    assert delay == (20.0, 20.0)
+
+
 def test_gsubd_decides_about_a_job_as_a_user_of_its_own(clean, user):
     owner = (Path("/proc") / str(clean.daemons()["gsubd"])).stat().st_uid
     assert owner == clean.daemon_user("gsub").uid
@@ -51,9 +65,9 @@ def test_gsubd_decides_about_a_job_as_a_user_of_its_own(clean, user):
         assert done.returncode == 0, done.stderr
         return any(record.get("asked", {}).get("name") == name for record in clean.decisions())
 
-    _wait(lambda: asked("first"))
+    wait_until(lambda: asked("first"))
     clean.restart("gsubd")
-    _wait(lambda: asked("second"))
+    wait_until(lambda: asked("second"))
 
 
 def test_a_site_file_is_taken_while_gsubd_runs(cluster):
@@ -93,15 +107,15 @@ def test_a_job_gets_its_gpus_and_is_accounted(clean, user):
         said = clean.run(["sacct", "-nXP", "-j", job, "-o", "State,AllocTRES"], user=user).stdout
         return said.startswith("COMPLETED|") and "gres/gpu=4" in said
 
-    _wait(accounted)
+    wait_until(accounted)
 
 
 def test_the_urgent_partition_preempts(clean, user):
     home = str(clean.home(user))
     low = _submit(clean, user, "-N8", "--exclusive", "--requeue", f"--output={home}/low.out")
-    _wait(lambda: _state(clean, low) == "RUNNING")
+    wait_until(lambda: _state(clean, low) == "RUNNING")
     high = _submit(clean, user, "-N1", "-purgent", f"--output={home}/high.out")
-    _wait(lambda: _state(clean, high) == "RUNNING", seconds=40)
+    wait_until(lambda: _state(clean, high) == "RUNNING", seconds=40)
     assert _state(clean, low) != "RUNNING"
 
 
@@ -136,7 +150,7 @@ def test_clusters_stand_side_by_side_and_go_without_a_trace(cluster):
         assert set(other.run(["sinfo", "-h", "-N", "-o", "%N"]).stdout.split()) == {"n1", "n2"}
         script = "#!/bin/sh\nsetsid sleep 12345 >/dev/null 2>&1 &\nsrun sleep 12345\n"
         job = other.run(["sbatch", "--parsable", "--output=/dev/null"], input=script).stdout.strip()
-        _wait(lambda: len(_sleepers("12345")) == 2)
+        wait_until(lambda: len(_sleepers("12345")) == 2)
         assert _state(other, job) == "RUNNING"
         assert _state(cluster, job) in ("", "COMPLETED", "CANCELLED", "FAILED")
         assert _our_mounts() == mounts
@@ -158,7 +172,7 @@ def test_a_killed_supervisor_is_swept_up_after(cluster):
     daemons = other.daemons()
     keeper = supervisor.ask(other.paths.supervisor_socket, op="list")["supervisor"]
     os.kill(keeper, 9)
-    _wait(lambda: not alive(keeper))
+    wait_until(lambda: not alive(keeper))
     assert not other.is_up()
     assert alive(daemons["slurmctld"])
     again = Cluster.up(other.spec)  # over the sockets and processes that are left
@@ -166,7 +180,7 @@ def test_a_killed_supervisor_is_swept_up_after(cluster):
     assert not any(alive(pid) for pid in daemons.values())
     daemons = again.daemons()
     os.kill(supervisor.ask(again.paths.supervisor_socket, op="list")["supervisor"], 9)
-    _wait(lambda: not again.is_up())
+    wait_until(lambda: not again.is_up())
     assert Cluster.down(name)
     assert not any(alive(pid) for pid in daemons.values())
 
