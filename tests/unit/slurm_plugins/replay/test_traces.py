@@ -130,7 +130,7 @@ def test_rows_that_cannot_be_read_are_counted(tmp_path, head, good, bad, why):
     [
         (b"", "is empty"),
         (b"\x1f\x8b", "cut off or damaged"),
-        (gzip.compress(b"")[:12], "cut off or damaged"),
+        (gzip.compress(b"", mtime=0)[:12], "cut off or damaged"),
         (b"hello\nworld\n", "no trace of a known kind"),
         (bytes(range(256)) * 40, "no trace of a known kind"),
         (b"x" * 2_000_000, "a line of more than"),
