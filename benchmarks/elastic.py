@@ -9,23 +9,21 @@ costs what stop-resume costs (30 s, or 120 s), or what stop-free scaling does (1
 of a job that was stopped costs 30 s (120 s) in all. Printed is the mean job completion time against Tiresias's with the
 same costs, mean and bounds of the seeds.
 
-The traces are no part of gsub: looked for in $GSUB_DATA, else in shared/data beside the repository; it passes with a
-sentence without them.
+The traces are no part of gsub: see `benchmarks.traces` for how to get them.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from random import Random
 from typing import Final
 
+from benchmarks.traces import add_data_option, find_trace
 from profiler.scaling import MEASURED, speeds
 from slurm_plugins.replay.traces.read import read
 from slurm_plugins.replay.values import Trace
@@ -96,12 +94,6 @@ def mean(jobs: Sequence[Job], lived: Lived) -> float:
     return sum(lived.completion(jobs)) / len(jobs) / 3600
 
 
-def data(name: str) -> Path:
-    """Where a trace's file is, or would be."""
-    folder = os.environ.get("GSUB_DATA")
-    return (Path(folder) if folder else Path(__file__).parents[2] / "shared" / "data") / CLUSTERS[name][0]
-
-
 @dataclass(slots=True)
 class Found:
     """Of one row: mean completion times of Tiresias and of the rules (h), a seed each; and of the last seed more."""
@@ -165,6 +157,7 @@ def report(name: str, trace: Trace, gpus: int, found: dict[tuple[str, str], Foun
 def main() -> int:
     """Replay, print, and with --gate judge."""
     parser = argparse.ArgumentParser(description="What Elastic Tiresias's rules are worth.")
+    add_data_option(parser)
     parser.add_argument("--trace", choices=CLUSTERS, action="append")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--gpus", type=int, action="append", help="other sizes of the cluster")
@@ -178,6 +171,8 @@ def main() -> int:
         "--gate", action="store_true", help="one trace, one seed; fail unless both rules gain"
     )
     options = parser.parse_args()
+    names = ["itp02"] if options.gate else options.trace or list(CLUSTERS)
+    paths = {name: find_trace(CLUSTERS[name][0], options.data) for name in names}
     supposed, queues = Supposed(options.least, options.most), Queues(executed=not options.last_run)
     print(
         "| trace | GPUs | Tiresias's mean JCT, h | rules | a change costs | mean JCT less | changes a job "
@@ -185,11 +180,7 @@ def main() -> int:
         "|---|---|---|---|---|---|---|---|---|",
         sep="\n",
     )
-    for name in ["itp02"] if options.gate else options.trace or list(CLUSTERS):
-        path = data(name)
-        if not path.exists():
-            print(f"elastic: skipped, there is no {path.name} here (GSUB_DATA)")
-            continue
+    for name, path in paths.items():
         trace = read(path).trace
         if options.days:
             trace = cut(trace, options.days)

@@ -5,7 +5,7 @@
     python -m benchmarks.replay philly [--cover 0.98]  delays by size and cause beside Table 2, waiting against spread
     python -m benchmarks.replay itp              the same trade on four ITP clusters
 
-Traces are looked for in $GSUB_DATA, else shared/data beside the repository; what is not there is skipped, saying so.
+The traces are no part of gsub: see `benchmarks.traces` for how to get them.
 A trace does not tell its cluster: nodes of 8 GPUs in racks of 16, the fewest racks whose GPUs cover what the jobs would
 hold if none waited, in a share `--cover` of the time from the first arrival to the last; never fewer than the largest
 job needs. Quotas of virtual clusters are in proportion to what each would hold at that quantile of its own, and no
@@ -18,23 +18,21 @@ import argparse
 import dataclasses
 import gc
 import json
-import os
 import resource
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from benchmarks.traces import add_data_option, find_trace
 from slurm_plugins.replay.engine import replay
 from slurm_plugins.replay.policy import Policy
 from slurm_plugins.replay.traces.read import read
 from slurm_plugins.replay.values import Cluster, Job, Replayed, Trace
 
-DATA: Final = Path(os.environ.get("GSUB_DATA", Path(__file__).parents[2] / "shared/data"))
 RACK: Final = 16
 SPEED: Final = (
     "fifo+pack",
@@ -66,15 +64,6 @@ TRADE: Final = (
     "fifo+strict",
     "fifo+easy+strict",
 )
-
-
-def found(name: str) -> Trace | None:
-    """A trace by the name of its file."""
-    path = DATA / name
-    if not path.exists():
-        print(f"skipped: there is no {name} here (GSUB_DATA)")
-        return None
-    return read(path).trace
 
 
 def limited(trace: Trace) -> Trace:
@@ -129,9 +118,7 @@ def told(cluster: Cluster) -> str:
 
 def speed(args: argparse.Namespace) -> None:
     """Jobs a second on Philly."""
-    trace = found("philly_jobs.csv.gz")
-    if trace is None:
-        return
+    trace = read(find_trace("philly_jobs.csv.gz", args.data)).trace
     trace, cluster = limited(trace), cluster_for(trace, args.cover)
     print(f"philly, {len(trace)} jobs on {told(cluster)}")
     for text in args.policy or SPEED:
@@ -260,9 +247,7 @@ def trade(trace: Trace, cluster: Cluster, policies: Sequence[str], *, by_cause: 
 
 def philly(args: argparse.Namespace) -> None:
     """All jobs of Philly: the trade, and delays by cause."""
-    trace = found("philly_jobs.csv.gz")
-    if trace is None:
-        return
+    trace = read(find_trace("philly_jobs.csv.gz", args.data)).trace
     trace, cluster = limited(trace), cluster_for(trace, args.cover)
     print(f"philly, {len(trace)} jobs on {told(cluster)} (cover {args.cover:g})")
     trade(
@@ -275,14 +260,14 @@ def philly(args: argparse.Namespace) -> None:
 
 def itp(args: argparse.Namespace) -> None:
     """The four ITP clusters."""
-    for number in ("01", "02", "03", "05"):
-        trace = found(f"itp_cluster{number}.csv.gz")
-        if trace is not None:
-            trace = limited(trace)
-            cluster = cluster_for(trace, args.cover)
-            print(f"itp {number}, {len(trace)} jobs on {told(cluster)} (cover {args.cover:g})")
-            some = [text for text in TRADE if "quotas" not in text]
-            trade(trace, cluster, args.policy or some, by_cause=("philly",))
+    numbers = ("01", "02", "03", "05")
+    paths = [find_trace(f"itp_cluster{number}.csv.gz", args.data) for number in numbers]
+    for number, path in zip(numbers, paths, strict=True):
+        trace = limited(read(path).trace)
+        cluster = cluster_for(trace, args.cover)
+        print(f"itp {number}, {len(trace)} jobs on {told(cluster)} (cover {args.cover:g})")
+        some = [text for text in TRADE if "quotas" not in text]
+        trade(trace, cluster, args.policy or some, by_cause=("philly",))
 
 
 def main() -> None:
@@ -292,6 +277,7 @@ def main() -> None:
     )
     parser.add_argument("what", choices=("speed", "growth", "philly", "itp", "one"))
     parser.add_argument("asked", nargs="?", default="", help=argparse.SUPPRESS)
+    add_data_option(parser)
     parser.add_argument("--cover", type=float, default=0.98)
     parser.add_argument("--policy", action="append")
     parser.add_argument("--most", type=int, default=1_000_000)

@@ -11,25 +11,23 @@ pairs of a retry policy and a smoke policy that meet the same faults:
     checked      what was drawn, beside what the paper says
 
 Every figure is a mean of --seeds, with a 95 % confidence interval (Student's t); differences are seed by seed. The
-traces are no part of gsub: --data DIR, else $GSUB_DATA, else shared/data beside the repository; without them it says
-so and ends with 0.
+traces are no part of gsub: see `benchmarks.traces` for how to get them.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import os
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 from scipy.stats import t as student
 
+from benchmarks.traces import add_data_option, find_trace
 from profiler.early import TABLE7
 from site_configs.site_model import Resubmit
 from slurm_plugins.replay.engine import replay
@@ -393,12 +391,6 @@ PARTS: Final = ("checked", "pairs", "reasons", "sizes", "supposed", "engine")
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def folder(given: str | None) -> Path:
-    """Where the traces are."""
-    found = given or os.environ.get("GSUB_DATA")
-    return Path(found) if found else Path(__file__).parents[2] / "shared" / "data"
-
-
 def alike(trace: Trace, busy: float) -> Cluster:
     """Nodes of 8 GPUs, so many that the trace's work is such a part of their time; as many as its largest job needs."""
     span = float(np.ptp(trace["arrival"]))
@@ -427,7 +419,7 @@ def main() -> int:
         description="What retries and smoke runs save on traces with Table 7's failures."
     )
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=[])
-    parser.add_argument("--data", help="the folder of the traces; see above where they are looked for")
+    add_data_option(parser)
     parser.add_argument("--traces", nargs="+", choices=FILES, default=FILES)
     parser.add_argument("--seeds", type=int, default=40)
     parser.add_argument("--replays", type=int, default=5, help="seeds of the part `engine`")
@@ -437,14 +429,10 @@ def main() -> int:
     parser.add_argument("--order", default=ORDER, help="the policy of the replays")
     options = parser.parse_args()
     parts = options.parts or PARTS
-    where = folder(options.data)
-    absent = [name for name in options.traces if not (where / f"{name}.csv.gz").exists()]
-    if absent:
-        print(f"replay_failures: skipped, {', '.join(absent)} not there (--data DIR, or GSUB_DATA)")
-        return 0
-    for name in options.traces:
+    paths = {name: find_trace(f"{name}.csv.gz", options.data) for name in options.traces}
+    for name, path in paths.items():
         begun = time.perf_counter()
-        trace = read(where / f"{name}.csv.gz").trace
+        trace = read(path).trace
         cluster = alike(trace, options.busy)
         before = replay(trace, cluster, Policy.parse(options.order))
         waits = before.started - trace["arrival"]

@@ -3,7 +3,8 @@
     python -m benchmarks.tuner                       all of it, small: five to ten minutes of CPU
     python -m benchmarks.tuner --table loads --seeds 5
 
-Tables: static, dynamic, loads, opt, time, replay. The static one and the replay's need the published traces.
+Tables: static, dynamic, loads, opt, time, replay. The static one and the replay's need public traces, which are no part
+of gsub: see `benchmarks.traces` for how to get them.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import argparse
 import csv
 import random
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.traces import add_data_option, find_trace
 from slurm_plugins.tuner.draws import MODELS, SPLIT, at_random, in_turn, poisson, published
 from slurm_plugins.tuner.market import market
 from slurm_plugins.tuner.placing import Placing, Request, greedy, proportional, tune, tune_as_shipped
@@ -26,9 +27,8 @@ from slurm_plugins.tuner.shares import tune_by_curves
 from slurm_plugins.tuner.standing import standing
 from slurm_plugins.tuner.values import PROFILES, V100, Curve
 
-DATA = Path(__file__).parents[2] / "shared/data"
-STATIC = DATA / "synergy_static_100jobs.csv"
-PHILLY = DATA / "philly_jobs.csv.gz"
+STATIC = "synergy_static_100jobs.csv"
+PHILLY = "philly_jobs.csv.gz"
 PRINTED = {
     ("fifo", "proportional"): (5.63, 12.94, 15.25),
     ("fifo", "tune as shipped"): (5.08, 10.59, 11.00),
@@ -53,9 +53,9 @@ EVEN = {name: replace(profile, curve=Curve((3.0,), (62.5,), ((1.0,),))) for name
 """The models as they run with the proportional share and nothing else."""
 
 
-def static_jobs() -> list[Job]:
+def static_jobs(path: Path) -> list[Job]:
     """The artifact's 100 jobs."""
-    with STATIC.open() as file:
+    with path.open() as file:
         return [
             Job(
                 int(row["job"]),
@@ -68,12 +68,12 @@ def static_jobs() -> list[Job]:
         ]
 
 
-def static() -> None:
+def static(path: Path) -> None:
     """The static trace on 32 GPUs."""
     print(
         "\nThe static trace: 100 jobs at 0 s, 32 GPUs; mean JCT, p99, makespan in h, and what the artifact prints"
     )
-    jobs = static_jobs()
+    jobs = static_jobs(path)
     rounds = replace(SHIPPED, first=1.0)
     for order in ("fifo", "srtf"):
         for name, placing in PLACINGS.items():
@@ -267,7 +267,7 @@ def times(jobs: Sequence[int], servers: Sequence[int]) -> None:
             print(f"  {count:>5} {size:>7}" + "".join(f"{s * 1e3:9.1f}" for s in spent) + second, flush=True)
 
 
-def in_replay(servers: Sequence[int]) -> None:
+def in_replay(path: Path, servers: Sequence[int]) -> None:
     """Philly's trace by the replay's rounds, its jobs given models in turn."""
     import numpy as np
 
@@ -276,7 +276,7 @@ def in_replay(servers: Sequence[int]) -> None:
     from slurm_plugins.replay.traces.read import read
     from slurm_plugins.replay.values import Cluster
 
-    found = read(PHILLY).trace
+    found = read(path).trace
     models = in_turn(SPLIT)
     dealt = [next(models).name for _ in range(len(found))]
     words = tuple(sorted(set(dealt)))
@@ -309,6 +309,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     names = ("static", "dynamic", "loads", "opt", "time", "replay")
     parser.add_argument("--table", action="append", choices=names, help="which; all by default")
+    add_data_option(parser)
     parser.add_argument("--seeds", type=int, default=1, help="of dynamic and loads")
     parser.add_argument("--mixes", type=int, default=50, help="of opt; the documents have 200")
     parser.add_argument("--order", action="append", choices=ORDERS, help="of loads; all by default")
@@ -317,11 +318,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     if chosen.seeds < 1 or chosen.mixes < 1:
         parser.error("at least one seed and one mix")
     tables = chosen.table or names
+    paths = {
+        table: find_trace(name, chosen.data)
+        for table, name in (("static", STATIC), ("replay", PHILLY))
+        if table in tables
+    }
     if "static" in tables:
-        if STATIC.exists():
-            static()
-        else:
-            print(f"no {STATIC}: the static trace is left out", file=sys.stderr)
+        static(paths["static"])
     if "dynamic" in tables:
         dynamic(chosen.seeds)
     if "loads" in tables:
@@ -331,10 +334,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if "time" in tables:
         times((100, 300, 1000), (16, 64, 128, 512))
     if "replay" in tables:
-        if PHILLY.exists():
-            in_replay((100, 309))
-        else:
-            print(f"no {PHILLY}: the replay is left out", file=sys.stderr)
+        in_replay(paths["replay"], (100, 309))
 
 
 if __name__ == "__main__":

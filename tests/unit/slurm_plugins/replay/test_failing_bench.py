@@ -93,10 +93,13 @@ def test_the_engine_loses_what_the_bill_says(folder):
     assert row[bench.key(RETRIES["philly"], bench.RACE)].lost <= row[bench.PHILLY].lost * (1 + 1e-9)
 
 
-def test_without_traces_it_says_so(tmp_path, monkeypatch, capsys):
+def test_without_traces_it_says_how_to_get_them(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["bench", "--data", str(tmp_path)])
-    assert bench.main() == 0
-    assert "skipped, philly_jobs" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        bench.main()
+    (sentence,) = str(ended.value.code).splitlines()
+    assert sentence.startswith(f"philly_jobs.csv.gz is not found in {tmp_path}")
+    assert "github.com/msr-fiddle/philly-traces" in sentence and capsys.readouterr().out == ""
 
 
 def test_columns_and_one_job_after_the_other_come_to_the_same():
