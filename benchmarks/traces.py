@@ -16,8 +16,7 @@ _PHILLY: Final = (
     "keep the columns timestamp,duration,num_gpus,gpu_time,cluster"
 )
 _ITP: Final = (
-    "data/raw-traces.tar.gz of github.com/microsoft/elasticflow-traces (MIT): "
-    "keep the columns job_id,submission_time,duration,num_gpu"
+    "in data/raw-traces.tar.gz of github.com/microsoft/elasticflow-traces (MIT): compress its CSV by gzip"
 )
 _OPENB: Final = (
     "of data/csv in github.com/hkust-adsl/kubernetes-scheduler-simulator (Apache-2.0): compress it by gzip"
@@ -25,7 +24,7 @@ _OPENB: Final = (
 
 SOURCES: Final[Mapping[str, str]] = {
     "philly_jobs.csv.gz": _PHILLY,
-    **{f"itp_cluster{number}.csv.gz": f"cluster {number} in {_ITP}" for number in ("01", "02", "03", "05")},
+    **{f"itp_cluster{number}.csv.gz": f"cluster {number} {_ITP}" for number in ("01", "02", "03", "05")},
     "openb_pods.csv.gz": f"openb_pod_list_default.csv {_OPENB}",
     "openb_nodes.csv.gz": f"openb_node_list_gpu_node.csv {_OPENB}",
     "synergy_static_100jobs.csv": (

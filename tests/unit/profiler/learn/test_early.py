@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import csv
-import os
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiler.early import TABLE7, History, merged, philly, price, smoke_time
-from tests.paths import REPOSITORY
+from tests.paths import DATA
 
 # Share (per cent) of failing trials that are dead after so many minutes: all, and those with several GPUs. Worked out
 # from the paper's Table 7, log-linear between its percentiles, apart from this code.
@@ -38,13 +36,7 @@ def test_the_table_is_whole():
 
 
 def test_the_table_is_the_papers():
-    path = (
-        Path(os.environ.get("GSUB_DATA", REPOSITORY.parent / "shared/data"))
-        / "philly_failures_table7.psv"
-    )
-    if not path.exists():
-        pytest.skip(f"no {path.name} here")
-    with path.open() as lines:
+    with (DATA / "traces/philly_failures_table7.psv").open() as lines:
         for row, paper in zip(TABLE7, csv.DictReader(lines, delimiter="|"), strict=True):
             assert (row.name, row.trials) == (paper["reason"], int(paper["trials"]))
             assert row.several == int(paper["gpu2_4"]) + int(paper["gpu_gt4"])

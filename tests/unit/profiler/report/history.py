@@ -1,7 +1,7 @@
 """A made-up history of a site, straight into a store's tables: a million attempts in about a minute.
 
-Sizes and durations are drawn from Philly's trace where it is there (`../shared/data/philly_jobs.csv.gz`), else from the
-shape of it; how attempts end, what GPUs are used, and why and when jobs fail from the paper's Tables 3, 6 and 7.
+Sizes and durations are drawn from the quantiles of Philly's trace (`tests/data/traces/philly_durations.csv`); how
+attempts end, what GPUs are used, and why and when jobs fail from the paper's Tables 3, 6 and 7.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from sqlalchemy import Connection, insert
 
 from profiler.store import Store
 from profiler.store.schema import WAITED, gpu_usage, job, job_node, verdict
-from tests.paths import REPOSITORY
+from tests.paths import DATA
 
 CLUSTER = "philly"
 SINCE = 1_735_689_600.0
 """2025-01-01, UTC."""
 YEAR = 365 * 86400.0
 UNTIL = SINCE + YEAR
-_TRACE = REPOSITORY.parent / "shared/data/philly_jobs.csv.gz"
+_DURATIONS = DATA / "traces/philly_durations.csv"
 _GIB = 1 << 30
 _BLOCK = 20_000
 """Attempts that are made at a time: they are written in the order of their starts, as a service would."""
 
+# Jobs by GPUs in Philly's trace
+_SIZES = {1: 76627, 2: 1818, 4: 1870, 8: 1643, 12: 7, 16: 199, 24: 7, 32: 67, 64: 6, 128: 3}
 # Table 6 (jobs by outcome, the unsuccessful apart as Slurm would call them), and Table 3's means by size
 _STATES = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "PREEMPTED")
 _STATE_SHARES = (0.693, 0.135, 0.150, 0.015, 0.007)
@@ -69,15 +71,19 @@ def fill(store: Store, attempts: int, *, seed: int = 1) -> None:
 
 
 def _trace(random: np.random.Generator, count: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """GPUs and seconds of so many jobs."""
-    if _TRACE.exists():
-        trace = pd.read_csv(_TRACE)
-        drawn = random.integers(0, len(trace), count)
-        return trace["num_gpus"].to_numpy(np.int64)[drawn], trace["duration"].to_numpy(np.float64)[drawn]
-    sizes = random.choice(
-        [1, 2, 4, 8, 16, 32, 64], count, p=[0.9317, 0.022, 0.023, 0.02, 0.002, 0.001, 0.0003]
-    )
-    return sizes, np.minimum(random.lognormal(6.8, 2.2, count), 4e6)
+    """Draw GPUs and seconds of so many jobs; log-linear between the quantiles of jobs of such a size."""
+    shares = np.array([*_SIZES.values()], np.float64)
+    sizes: NDArray[np.int64] = random.choice([*_SIZES], count, p=shares / shares.sum())
+    at = random.uniform(0, 100, count)
+    table = pd.read_csv(_DURATIONS, index_col="gpus")
+    quantiles = table.filter(regex="^p")
+    points = [float(name[1:]) for name in quantiles]
+    lengths = np.zeros(count)
+    for gpus, row in quantiles.iterrows():
+        low, _, high = str(gpus).partition("-")
+        rows = (sizes >= int(low)) & (sizes <= int(high or low))
+        lengths[rows] = np.exp(np.interp(at[rows], points, np.log(row.to_numpy(np.float64))))
+    return sizes, lengths
 
 
 def _write(

@@ -47,7 +47,7 @@ def facts(number: int = 1, **more: Any) -> JobFacts:
 
 
 def test_gpu_hours_are_those_of_an_independent_sql(store: Store) -> None:
-    fill(store, 2000)
+    fill(store, 8000)  # some 22 a day: the last window is a day
     for since, until in WINDOWS:
         frame = jobs(store, cluster=CLUSTER, since=since, until=until)
         assert list(frame) == list(COLUMNS)

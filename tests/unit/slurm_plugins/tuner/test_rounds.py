@@ -11,11 +11,11 @@ from slurm_plugins.tuner.draws import in_turn, poisson, published
 from slurm_plugins.tuner.placing import proportional, tune, tune_as_shipped
 from slurm_plugins.tuner.rounds import ORDERS, PLAIN, SHIPPED, Job, Rounds, Times, anew, simulate
 from slurm_plugins.tuner.values import PROFILES, V100, Profile
-from tests.paths import REPOSITORY
+from tests.paths import DATA
 from tests.properties import examples
 
 EASY, SENSITIVE = PROFILES["gnmt"], PROFILES["alexnet"]
-TRACE = REPOSITORY.parent / "shared/data/synergy_static_100jobs.csv"
+TRACE = DATA / "traces/synergy_static_100jobs.csv"
 
 EVEN, TUNED, AS_SHIPPED = anew(proportional), anew(tune), anew(tune_as_shipped)
 
@@ -77,7 +77,6 @@ def test_times_are_hours_from_arrival():
     assert times.p99 == pytest.approx(1.99)
 
 
-@pytest.mark.skipif(not TRACE.exists(), reason=f"no {TRACE.name} beside the repository")
 @pytest.mark.parametrize(
     ("order", "make", "mean", "p99", "makespan"),
     [
