@@ -13,6 +13,7 @@ import pytest
 
 from site_configs.devcluster import Cluster, ClusterSpec
 from slurm_plugins.act.journal import NAME
+from tests.waiting import wait_until
 
 PATIENCE = 60.0
 
@@ -93,11 +94,7 @@ class Acting:
 
     def wait(self, ready: Callable[[], Any]) -> Any:
         """What `ready` gives once it is true."""
-        deadline = time.monotonic() + PATIENCE
-        while not (found := ready()):
-            assert time.monotonic() < deadline, "waited in vain"
-            time.sleep(0.1)
-        return found
+        return wait_until(ready, PATIENCE)
 
 
 @pytest.fixture(scope="package")
@@ -105,7 +102,9 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """2 nodes x 2 GPUs in enforce, with gsub-act."""
     os.umask(0o022)
     name = f"t{os.getpid()}-act{request.param}"
-    spec = ClusterSpec(name, 2, 2, request.param, policy="enforce", deadline=1.0, agents=False)
+    spec = ClusterSpec(
+        name, 2, 2, request.param, policy="enforce", deadline=1.0, agents=False, short_delays=True
+    )
     try:
         yield Cluster.up(spec)
     finally:

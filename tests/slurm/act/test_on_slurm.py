@@ -19,6 +19,7 @@ from tests.slurm.act.conftest import Acting
 pytestmark = pytest.mark.root
 
 
+@pytest.mark.all_releases
 def test_a_hold_is_made_and_taken_back(acting: Acting) -> None:
     job = acting.waiting()
     answer = acting.ask("hold", job, why="smoke: import_error", by="v-11111111")
@@ -31,6 +32,7 @@ def test_a_hold_is_made_and_taken_back(acting: Acting) -> None:
     assert job not in [found.job for found in held(acting.cluster.paths.act_state)]
 
 
+@pytest.mark.all_releases
 def test_the_user_may_release_what_gsub_holds(acting: Acting) -> None:
     job = acting.waiting()
     acting.ask("hold", job)
@@ -41,6 +43,7 @@ def test_the_user_may_release_what_gsub_holds(acting: Acting) -> None:
     assert job not in [found.job for found in held(acting.cluster.paths.act_state)]
 
 
+@pytest.mark.all_releases
 def test_a_failed_job_runs_again_at_once_off_the_node_with_more_memory(acting: Acting) -> None:
     job = acting.failed("--nodes=1", "--mem=1000M", "--exclude=n2")
     assert acting.ask("requeue", job)["result"] == "done"
@@ -57,6 +60,7 @@ def test_a_failed_job_runs_again_at_once_off_the_node_with_more_memory(acting: A
     assert shown["Restarts"] == "1" and shown["EligibleTime"] <= time.strftime("%Y-%m-%dT%H:%M:%S")
 
 
+@pytest.mark.all_releases
 def test_requeuehold_holds_until_released(acting: Acting) -> None:
     job = acting.failed()
     assert acting.ask("requeuehold", job, until=time.time() + 600)["result"] == "done"
@@ -67,6 +71,7 @@ def test_requeuehold_holds_until_released(acting: Acting) -> None:
     assert acting.shown(job)["Priority"] != "0"
 
 
+@pytest.mark.all_releases
 def test_one_task_of_an_array(acting: Acting) -> None:
     array = acting.submit("--array=1-2", "--requeue", wrap="exit $((SLURM_ARRAY_TASK_ID - 1))")
     acting.wait(lambda: acting.shown(f"{array}_2")["JobState"] == "FAILED")
@@ -77,6 +82,7 @@ def test_one_task_of_an_array(acting: Acting) -> None:
     assert acting.shown(f"{array}_1")["Restarts"] == "0"
 
 
+@pytest.mark.all_releases
 def test_an_array_is_held_as_a_whole_before_it_begins(acting: Acting) -> None:
     array = acting.submit("--array=1-2", "--begin=now+2hours")
     assert acting.ask("hold", array)["result"] == "done"
@@ -89,6 +95,7 @@ def test_an_array_is_held_as_a_whole_before_it_begins(acting: Acting) -> None:
     assert acting.shown(f"{begun}_1")["Priority"] != "0"
 
 
+@pytest.mark.all_releases
 def test_what_it_does_not_do(acting: Acting) -> None:
     running, waiting = acting.submit(), acting.waiting()
     acting.wait(lambda: acting.shown(running)["JobState"] == "RUNNING")
@@ -118,6 +125,7 @@ def test_what_it_does_not_do(acting: Acting) -> None:
     acting.cluster.run(["scancel", roots])
 
 
+@pytest.mark.all_releases
 def test_a_job_is_requeued_once_by_two_who_mean_the_same_attempt(acting: Acting) -> None:
     job = acting.failed()
     first, second = (acting.request("requeue", job, restarts=0) for _ in range(2))
@@ -163,6 +171,7 @@ def more(acting: Acting, job: str, mebibytes: int) -> dict[str, Any]:
     return acting.ask("update", job, fields={"MinMemoryNode": str(mebibytes)})
 
 
+@pytest.mark.all_releases
 def test_nobody_is_lifted_over_the_limit_of_a_qos(tight: Acting) -> None:
     one, two = (tight.failed("--qos=tight", "--mem=500M") for _ in range(2))
     running = tight.submit("--qos=tight", "--mem=2000M")
@@ -185,6 +194,7 @@ def test_nobody_is_lifted_over_the_limit_of_a_qos(tight: Acting) -> None:
     tight.wait(lambda: all(tight.shown(job)["JobState"] == "FAILED" for job in (one, two)))
 
 
+@pytest.mark.all_releases
 def test_nobody_is_lifted_over_the_limit_of_an_account(tight: Acting) -> None:
     job = tight.failed("--mem=500M", "--nodes=2")
     running = tight.submit("--mem=1000M")
@@ -197,6 +207,7 @@ def test_nobody_is_lifted_over_the_limit_of_an_account(tight: Acting) -> None:
     assert more(tight, job, 4000)["result"] == "done"
 
 
+@pytest.mark.all_releases
 def test_nobody_is_lifted_over_the_limit_of_a_partition(acting: Acting) -> None:
     cluster = acting.cluster
     cluster.run(["scontrol", "update", "PartitionName=debug", "MaxMemPerNode=3000"], check=True)
@@ -229,6 +240,7 @@ def test_an_act_costs_slurmctld_little(acting: Acting) -> None:
     assert questions(acting) - before == (7 if on_22 else 4)
 
 
+@pytest.mark.all_releases
 def test_a_task_is_looked_at_by_its_own_number(acting: Acting) -> None:
     array = acting.submit("--array=1-2", "--requeue", wrap="exit 1")
     for task in (f"{array}_1", f"{array}_2"):
@@ -253,6 +265,7 @@ def questions(acting: Acting) -> int:
     return int(found[1])
 
 
+@pytest.mark.all_releases
 def test_more_memory_than_a_node_has_is_refused(acting: Acting) -> None:
     job = acting.failed()
     acting.ask("requeue", job)
@@ -275,6 +288,7 @@ def test_only_gsubd_and_root_are_heard(acting: Acting) -> None:
     assert acting.ask("hold", job, as_user="root")["result"] == "done"
 
 
+@pytest.mark.all_releases
 def test_gsubds_user_can_do_nothing_to_slurm_by_itself(acting: Acting) -> None:
     job, failed, running = acting.waiting(), acting.failed(), acting.submit()
     acting.wait(lambda: acting.shown(running)["JobState"] == "RUNNING")
@@ -406,6 +420,7 @@ def test_who_may_not_act_is_told_so_at_the_start(acting: Acting, tmp_path: Path)
             assert word in done.stderr
 
 
+@pytest.mark.all_releases
 def test_as_slurm_user_where_a_site_says_so(acting: Acting, tmp_path: Path) -> None:
     """What a site without slurmdbd does."""
     cluster = acting.cluster

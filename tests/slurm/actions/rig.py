@@ -41,12 +41,11 @@ from tests.slurm.actions.scenarios import (
     TRAIN,
     WATCHED,
 )
+from tests.waiting import wait_until
 
 T = TypeVar("T")
 PATIENCE = 420.0
 """Seconds after the submission in which every story must have come to its end, on a machine that is busy."""
-DELAY = 40
-"""Seconds that Slurm keeps a requeued job from starting here, instead of two minutes."""
 _ASK = """
 import os, sys
 from profiler.munge import Munge
@@ -66,7 +65,9 @@ def stage(name: str, release: Release) -> Iterator[Stage]:
     """A cluster with hooks, agents, gsubd and gsub-act; its Slurm ends jobs that take more memory than they have."""
     os.umask(0o022)
     try:
-        cluster = Cluster.up(ClusterSpec(name, len(NODES), 2, release, "enforce", deadline=1.0))
+        cluster = Cluster.up(
+            ClusterSpec(name, len(NODES), 2, release, "enforce", deadline=1.0, short_delays=True)
+        )
         made = Stage(cluster)
         made.prepare()
         yield made
@@ -112,12 +113,6 @@ class Stage:
             text += "JobAcctGatherParams=OverMemoryKill\n"
             text = text.replace("JobAcctGatherFrequency=5", "JobAcctGatherFrequency=2")
             text = text.replace("MinJobAge=300", "MinJobAge=3600")  # a test looks when it comes to it
-            often = "sched_interval=5"
-            if self.cluster.version.startswith("26."):
-                often += f",requeue_delay={DELAY}"
-            else:  # 24.11.5 knows no requeue_delay yet
-                text = re.sub(r"(AuthInfo=socket=\S+)", rf"\1,cred_expire={DELAY}", text)
-            text = text.replace("SchedulerParameters=", f"SchedulerParameters={often},")
             conf.write_text(text)
             for name in ("slurmctld", *(f"slurmd-{node}" for node in NODES)):
                 self.cluster.restart(name)
@@ -249,10 +244,7 @@ class Stage:
         """What `look` finds, as soon as it finds something."""
         began = time.monotonic()
         until = began + patience if patience else max(self.since or began, began - PATIENCE / 2) + PATIENCE
-        while not (found := look()):
-            assert time.monotonic() < until, f"waited in vain for {what}"
-            time.sleep(0.3)
-        return found
+        return wait_until(look, until - began, what)
 
     def play(self) -> None:
         """Submit all scenarios, and do to them what befalls them from outside."""

@@ -98,6 +98,7 @@ def _told(stage: Stage, job: str) -> None:
     assert [each["why"] for each in told] == [row.why for row in rows]
 
 
+@pytest.mark.all_releases
 def test_another_node_is_another_one(played: Stage) -> None:
     for name in ("one-node", "gpu"):
         played.end(name)
@@ -114,6 +115,7 @@ def test_the_same_evidence_is_seen_on_three_nodes(played: Stage) -> None:
     assert len({each.node for each in played.tries("everywhere")}) == 3
 
 
+@pytest.mark.all_releases
 def test_more_memory_each_time(played: Stage) -> None:
     played.end("memory")
     rows, attempts = played.rows(played.jobs["memory"]), played.tries("memory")

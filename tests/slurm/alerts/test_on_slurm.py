@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,6 +14,7 @@ from site_configs.devcluster import Cluster, ClusterSpec
 from site_configs.devcluster.nvml.gpus import EmulatedGpus
 from slurm_plugins.act.journal import NAME
 from tests.unit.slurm_plugins.keeper.mailserver import MailServer, mail_server
+from tests.waiting import wait_until
 
 PATIENCE = 120.0
 ALERTS = """
@@ -38,7 +37,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     os.umask(0o022)
     name = f"t{os.getpid()}-use{request.param}"
     try:
-        yield Cluster.up(ClusterSpec(name, 4, 1, request.param, "enforce", deadline=1.0))
+        yield Cluster.up(ClusterSpec(name, 4, 1, request.param, "enforce", deadline=1.0, short_delays=True))
     finally:
         Cluster.down(name)
 
@@ -47,14 +46,6 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 def server() -> Iterator[MailServer]:
     with mail_server() as found:
         yield found
-
-
-def wait(ready: Callable[[], Any]) -> Any:
-    until = time.monotonic() + PATIENCE
-    while not (found := ready()):
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.2)
-    return found
 
 
 @pytest.mark.root
@@ -92,10 +83,10 @@ def test_the_idle_job_ends_and_no_other(cluster: Cluster, server: MailServer) ->
     forgotten, _ = submit("n3"), submit("n2")
     interactive = cluster.popen(["srun", "--gpus=1", "--nodelist=n4", "sleep", "600"], user=user)
     try:
-        wait(lambda: forgotten in reported())
+        wait_until(lambda: forgotten in reported(), PATIENCE, "what is told of a job")
         cluster.stop("noded-n3")  # what is known of that job grows old from here on
         idle = submit("n1")
-        wait(lambda: shown(idle) not in ("", "PENDING", "RUNNING"))
+        wait_until(lambda: shown(idle) not in ("", "PENDING", "RUNNING"), PATIENCE, "the end of the idle job")
         assert shown(idle) in ("CANCELLED", "COMPLETING")
         rows = cluster.run(["squeue", "-h", "--states=RUNNING", "-o", "%N"]).stdout.split()
         assert sorted(rows) == ["n2", "n3", "n4"]

@@ -20,6 +20,7 @@ from typing import Any
 from site_configs.devcluster import Cluster, gsubd
 from slurm_plugins.decide.request import Request, parse_request
 from tests.slurm.cli.drive import Case, Done, drive
+from tests.waiting import wait_until
 
 TAG = "SBATCH_RESERVATION"
 
@@ -72,8 +73,7 @@ def _job_submit(cluster: Cluster, text: str) -> None:
     """Give slurmctld another job_submit.lua, which it takes at the next submission."""
     # It loads a script whose mtime, in whole seconds, is later than when it loaded the last one.
     last = int(time.time())
-    while int(time.time()) == last:
-        time.sleep(0.05)
+    wait_until(lambda: int(time.time()) > last, message="the next second")
     (cluster.paths.etc / "job_submit.lua").write_text(text)
 
 

@@ -107,6 +107,7 @@ def job_of(text: str) -> str:
 # ---- submitting -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.all_releases
 def test_the_jobs_environment_is_that_of_sbatch(clean: Cluster, user: str | None, folder: Path) -> None:
     """In the C locale too, where Python would set a variable for its children. Two variables are gsub's own: the names
     of the workload, without which a decision would not know the script's arguments, and where its steps are told.
@@ -128,6 +129,7 @@ def test_the_jobs_environment_is_that_of_sbatch(clean: Cluster, user: str | None
     assert "<a b><><--json>" in outputs[0] and "LANG=C" in outputs[0] and "LC_CTYPE" not in outputs[0]
 
 
+@pytest.mark.all_releases
 def test_wait_returns_the_jobs_exit_code(gsub):
     assert gsub("--wait", "job.sh", "7").returncode == 7
     quiet = gsub("--wait", "--quiet", "job.sh", "7")
@@ -151,6 +153,7 @@ def test_json(clean: Cluster, gsub) -> None:
     assert waited["exit_code"] == 3
 
 
+@pytest.mark.all_releases
 def test_script_on_standard_input(clean: Cluster, user: str | None, folder: Path) -> None:
     done = clean.run(
         ["gsub", "--json", "-H"], user=user, cwd=folder, input="#!/bin/sh\n#SBATCH -J piped\n:\n"
@@ -231,6 +234,7 @@ def test_a_signal_ends_gsub_as_it_ends_sbatch(clean: Cluster, user: str | None, 
 # ---- watching -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.all_releases
 def test_watch_after_submission(gsub):
     done = gsub("--watch", "job.sh", "0", "all")
     assert done.returncode == 0
@@ -256,6 +260,7 @@ def test_watch_a_job_that_ended(gsub):
     assert "begin 5\nend\n" in done.stdout
 
 
+@pytest.mark.all_releases
 def test_watch_an_array_and_one_of_its_tasks(gsub):
     done = gsub("--watch", "-a", "1-2", "job.sh")
     job = job_of(done.stdout)
@@ -275,6 +280,7 @@ def test_the_output_of_one_task_is_found_under_its_default_name(gsub):
     assert "this is 3\n" in done.stdout and "this is 4" not in done.stdout
 
 
+@pytest.mark.all_releases
 def test_watch_a_heterogeneous_job(gsub):
     done = gsub("--watch", "-N1", ":", "-N2", "job.sh")
     job = job_of(done.stdout)
@@ -324,6 +330,7 @@ def test_watching_outlives_a_restart_of_the_controller(
     assert terminal.end() == 0
 
 
+@pytest.mark.all_releases
 def test_a_requeued_job_is_watched_on(clean: Cluster, user: str | None, folder: Path) -> None:
     clean.run(["touch", "wait"], user=user, cwd=folder, check=True)
     terminal = Terminal(clean, user, folder, "--watch", "job.sh", "0", "attempt")
@@ -349,6 +356,7 @@ def test_output_cannot_steer_the_terminal(clean: Cluster, user: str | None, fold
 # ---- status and cancel ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.all_releases
 def test_status_in_a_pipe(gsub):
     assert gsub("status").stdout == ""
     one = job_of(gsub("-H", "-N2", "-G4", "-t", "5", "job.sh").stdout)
@@ -379,6 +387,7 @@ def test_status_shows_my_jobs_only(clean: Cluster, gsub) -> None:
     assert gsub("status").stdout == ""
 
 
+@pytest.mark.all_releases
 def test_status_lists_a_job_however_its_gpus_were_typed(gsub):
     """Slurm takes blanks and hands them on; listing it must not fail, for anybody."""
     job = job_of(gsub("-H", "--gpus= 2", "--comment=gsub:off", "job.sh").stdout)
@@ -409,6 +418,7 @@ def test_no_color(clean: Cluster, user: str | None, folder: Path, gsub) -> None:
     assert "\x1b[33m" not in plain.text and "PENDING" in plain.text
 
 
+@pytest.mark.all_releases
 def test_cancel(clean: Cluster, gsub) -> None:
     jobs = [job_of(gsub("-H", "job.sh").stdout) for _ in range(3)]
     assert gsub("cancel", jobs[0]).stdout == f"Cancelled {jobs[0]}.\n"

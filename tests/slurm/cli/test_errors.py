@@ -10,6 +10,8 @@ import pytest
 
 from site_configs.devcluster import Cluster
 
+pytestmark = pytest.mark.all_releases
+
 
 @pytest.fixture
 def folder(clean: Cluster, user: str | None) -> Path:

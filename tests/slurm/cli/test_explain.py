@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 
 from site_configs.devcluster import Cluster
 from tests.slurm.decide.conftest import policy, site_text
+from tests.waiting import wait_until
 
 LINES = [
     ["-G", "16"],
@@ -51,19 +51,19 @@ def gsub(clean: Cluster, user: str | None, folder: Path):
 
 def recorded(cluster: Cluster, names: set[str]) -> dict[str, dict[str, Any]]:
     """The decisions about the jobs of those names, once gsubd has written all of them down."""
-    deadline = time.monotonic() + 60
-    while True:
+
+    def look() -> dict[str, dict[str, Any]] | None:
         found = {
             one["asked"]["name"]: one
             for one in cluster.decisions()
             if one["kind"] == "decision" and one["asked"].get("name") in names
         }
-        if found.keys() == names:
-            return found
-        assert time.monotonic() < deadline, names - found.keys()
-        time.sleep(0.1)
+        return found if found.keys() == names else None
+
+    return wait_until(look, message=f"the decisions about {names}")
 
 
+@pytest.mark.all_releases
 def test_it_explains_what_gsubd_decides(clean, user, folder, gsub):
     explanations = {}
     for number, words in enumerate(LINES):

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
+import pytest
+
 from site_configs.devcluster import Cluster
 from tests.slurm.cli.test_resubmit import failed, folder, run, submitted, wait, write
 
@@ -67,6 +69,7 @@ def test_the_folder_of_the_output_is_made(run: Run, write) -> None:
     assert run("cat", "logs/new/o.sh.out").stdout == "well\n"
 
 
+@pytest.mark.all_releases
 def test_a_node_is_kept_off_besides_those_that_were(run: Run) -> None:
     job = failed(
         run,

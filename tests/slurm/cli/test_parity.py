@@ -15,6 +15,8 @@ import pytest
 from site_configs.devcluster import Cluster
 from tests.slurm.cli.drive import Case, Done, drive
 
+pytestmark = pytest.mark.all_releases
+
 SCRIPTS = {
     "plain.sh": "#!/bin/bash\nhostname\n",
     "asks.sh": "#!/bin/sh\n#SBATCH -J asks -N2\n#SBATCH --gpus-per-node=2 # two\n\n#SBATCH -t 5\n:\n#SBATCH -n 9\n",

@@ -19,6 +19,8 @@ from tests.slurm.cli.record_requests import PLAIN
 from tests.unit.gsub.cli.request_lines import cases
 from tests.unit.gsub.cli.test_request import differences, made
 
+pytestmark = pytest.mark.all_releases
+
 
 @pytest.fixture(scope="module")
 def user(cluster: Cluster) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -12,6 +11,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from site_configs.devcluster import Cluster
+from tests.waiting import wait_until
 
 FAILS = """\
 #!/bin/bash
@@ -47,18 +47,18 @@ def write(run: Callable[..., CompletedProcess[str]]) -> Callable[[str, str], Non
 
 def failed(run: Callable[..., CompletedProcess[str]], *words: str, **more: object) -> str:
     """Submit with plain sbatch, wait for its end, and for accounting to have heard of it."""
-    done = run("sbatch", "--parsable", "--wait", *words, **more)
+    done = run("sbatch", "--parsable", *words, **more)
     job = done.stdout.split()[0]
-    deadline = time.monotonic() + 90
-    while time.monotonic() < deadline:
+
+    def heard() -> bool:
         states = run("sacct", "-X", "-n", "-P", "-j", job, "-o", "State,End,SubmitLine").stdout.splitlines()
         states = [one for one in states if "|" in one]
-        if states and all(
+        return bool(states) and all(
             not one.startswith(("RUNNING", "PENDING")) and "|Unknown|" not in one for one in states
-        ):
-            return job
-        time.sleep(0.3)
-    raise AssertionError(f"accounting has not heard of the end of job {job}: {states}")
+        )
+
+    wait_until(heard, message=f"accounting to hear of the end of job {job}")
+    return job
 
 
 def submitted(done: CompletedProcess[str]) -> str:
@@ -68,12 +68,11 @@ def submitted(done: CompletedProcess[str]) -> str:
 
 
 def wait(run: Callable[..., CompletedProcess[str]], job: str) -> None:
-    deadline = time.monotonic() + 90
-    while run("squeue", "-h", "-j", job, "-t", "PENDING,RUNNING,COMPLETING", "-o", "%i").stdout.strip():
-        assert time.monotonic() < deadline
-        time.sleep(0.3)
+    line = ("squeue", "-h", "-j", job, "-t", "PENDING,RUNNING,COMPLETING", "-o", "%i")
+    wait_until(lambda: not run(*line).stdout.strip(), message=f"the end of job {job}")
 
 
+@pytest.mark.all_releases
 def test_a_failed_job_runs_again_as_it_was_with_more_memory(run, write) -> None:
     write("train it.sh", FAILS)
     job = failed(
@@ -83,7 +82,7 @@ def test_a_failed_job_runs_again_as_it_was_with_more_memory(run, write) -> None:
     shown = run("gsub", "resubmit", "--dry-run", job)
     assert shown.returncode == 0, shown.stderr
     assert "sbatch --mem=1536M 'train it.sh' an argument" in shown.stdout
-    assert "-sbatch --parsable --wait --mem=1000 'train it.sh' an argument" in shown.stdout
+    assert "-sbatch --parsable --mem=1000 'train it.sh' an argument" in shown.stdout
     assert "not sure   Slurm keeps no quotes" in shown.stdout and "s3cret" not in shown.stdout
     refused = run("gsub", "resubmit", job)
     assert refused.returncode == 1 and "is not certain; nothing was submitted" in refused.stderr
@@ -124,6 +123,7 @@ def test_what_gsub_submitted_it_submits_again_word_by_word(run, write) -> None:
     assert once_more["was"] == facts["command"], "it keeps those of its own submissions too"
 
 
+@pytest.mark.all_releases
 def test_the_script_as_it_ran_where_the_file_has_changed_or_gone(run, write) -> None:
     write("t.sh", "#!/bin/bash\n#SBATCH -o kept.%j.out\necho as it ran; exit 3\n")
     job = failed(run, "-J", "named", "t.sh", "one")
@@ -141,6 +141,7 @@ def test_the_script_as_it_ran_where_the_file_has_changed_or_gone(run, write) -> 
     assert "is no file" in run("gsub", "resubmit", "--current-script", "--as-read", job).stderr
 
 
+@pytest.mark.all_releases
 def test_only_the_failed_tasks_of_an_array_with_wrap(run) -> None:
     command = 'echo "task  $SLURM_ARRAY_TASK_ID"; exit $((SLURM_ARRAY_TASK_ID % 3 == 0))'
     job = failed(run, "--array=1-7%2", "--wrap", command, "-o", "%a.out")
@@ -181,6 +182,7 @@ def test_a_reason_that_stays_is_refused_unless_anyway(run, write) -> None:
     assert submitted(run("gsub", "resubmit", "--anyway", job))
 
 
+@pytest.mark.all_releases
 def test_names_with_newlines_and_quotes_stay_what_they_are(run, write) -> None:
     name = 'it\'s "a"\n$(touch /tmp/never) `b` \\ ;&|'
     write("-t\n'x'.sh", "#!/bin/bash\nprintf '[%s]' \"$@\"; exit 4\n")

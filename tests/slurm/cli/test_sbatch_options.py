@@ -11,6 +11,8 @@ import pytest
 from gsub.sbatch_options import INPUT_VARIABLES, OPTIONS, Table
 from site_configs.devcluster import Cluster
 
+pytestmark = pytest.mark.all_releases
+
 # Asks sbatch about many words in one go; the first line of each answer tells all.
 ASK = 'for word; do printf "== %s\\n" "$word"; sbatch "$word" 2>&1 </dev/null | head -n 1; done'
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
@@ -21,6 +20,9 @@ from slurm_plugins.client.runner import Completed, run_command
 from slurm_plugins.client.states import JobFlag, JobState
 from slurm_plugins.client.versions import Version
 from tests.unit.slurm_plugins.client.contract import Bench, Contract
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.all_releases
 
 
 def _through(cluster: Cluster, user: str | None) -> Callable[..., Completed]:
@@ -61,10 +63,7 @@ class Real(Contract):
 
     def begun(self, bench: Bench, number: int) -> None:
         """Wait until the script runs: 22.05 fails a job that is requeued between its start and its script's."""
-        deadline = time.monotonic() + 60
-        while not Path(bench.home, f"begun-{number}").exists():
-            assert time.monotonic() < deadline, bench.client.job(number)
-            time.sleep(0.05)
+        wait_until(Path(bench.home, f"begun-{number}").exists, message=f"the script of job {number}")
 
     def make(self, cluster: Cluster, client: SlurmClient, user: str) -> Bench:
         def succeed(number: int) -> None:
@@ -92,10 +91,8 @@ class TestCommands(Real):
 
     def test_arrays(self, bench: Bench) -> None:
         number = bench.submit("--array=0-4%2", "--output=%x-%A_%a.log")
-        deadline = time.monotonic() + 60
-        while len(parts := bench.client.jobs(ids=[number])) < 3:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until(lambda: len(bench.client.jobs(ids=[number])) >= 3, message="two tasks to start")
+        parts = bench.client.jobs(ids=[number])
         assert {part.array_job_id for part in parts} == {number}
         assert sorted(part.array_task_id for part in parts if part.array_task_id is not None) == [0, 1]
         (waiting,) = [part for part in parts if part.array_tasks]
@@ -181,16 +178,13 @@ class TestCommands(Real):
         # An attempt that starts in the second of the requeue fails with exit code 1 [measured, 22.05]: the first one's
         # credential was revoked in that second. Slurm's own delay of 120 s is there for that.
         assert again.submitted is not None
-        while datetime.now(timezone.utc) < again.submitted + timedelta(seconds=2):
-            time.sleep(0.1)
+        apart = again.submitted + timedelta(seconds=2)
+        wait_until(lambda: datetime.now(timezone.utc) >= apart, message="another second than the requeue's")
         # 22.05 tells slurmdbd of the second attempt when it starts
         cluster.run(["scontrol", "update", f"JobId={number}", "StartTime=now"])
         bench.until(number, lambda job: job.state is JobState.RUNNING)
-        deadline = time.monotonic() + 60
-        while len(records := bench.client.accounting(ids=[number])) < 2:
-            assert time.monotonic() < deadline, records
-            time.sleep(0.2)
-        first, second = records
+        wait_until(lambda: len(bench.client.accounting(ids=[number])) == 2, message="both attempts")
+        first, second = bench.client.accounting(ids=[number])
         assert (first.attempt, second.attempt) == (0, 1)
         assert {first.restarts, second.restarts} in ({None}, {0, 1})
         assert first.flags == frozenset({JobFlag.REQUEUED})
@@ -226,10 +220,7 @@ class TestCommands(Real):
             assert abs(node.reason_at - datetime.now(timezone.utc)) < timedelta(minutes=5)
         finally:
             cluster.run(["scontrol", "update", "nodename=n8", "state=resume"], check=True)
-        deadline = time.monotonic() + 60
-        while not bench.client.nodes()[-1].available:
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        wait_until(lambda: bench.client.nodes()[-1].available, message="node n8")
 
     def test_allocations_on_nodes(self, bench: Bench) -> None:
         number = bench.submit("--nodelist=n5", "--gpus-per-node=3", "--mem=1G")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from site_configs.devcluster import Cluster
-from tests.slurm.decide.conftest import DEADLINE, wait
+from tests.waiting import wait_until
 
 # One line a task: node, CPUs of the step there, CPUs for each task as told, GPUs.
 _TASK = (
@@ -69,8 +68,8 @@ def submit_marked(
     script: str = SCRIPT,
 ) -> str:
     """Submit until the job bears the mark of a decision: on a loaded machine an answer may come too late, by design."""
-    deadline = time.monotonic() + DEADLINE
-    while True:
+
+    def marked() -> str | None:
         done = cluster.run(["sbatch", "--parsable", *line], user=user, env=env, input=script)
         assert done.returncode == 0, (line, done.stderr)
         job = done.stdout.split(";")[0].strip()
@@ -79,8 +78,9 @@ def submit_marked(
         if found and mark(found[1]):
             return job
         cluster.run(["scancel", job])
-        assert time.monotonic() < deadline, f"no decision reached {line}: {shown}"
-        time.sleep(0.5)  # the shim asks again after a while
+        return None
+
+    return wait_until(marked, message=f"a decision about {line}")
 
 
 def records(cluster: Cluster) -> dict[str, dict[str, str]]:
@@ -111,7 +111,7 @@ def steps(cluster: Cluster, jobs: Iterable[str], folder: Path) -> dict[str, Step
         queue = cluster.run(["squeue", "-h", "-o", "%i"], check=True).stdout.split()
         return want.isdisjoint(re.split(r"[_+]", job)[0] for job in queue)
 
-    wait(all_left, 3 * DEADLINE)
+    wait_until(all_left, 360, "the jobs' ends")
     shown = [job for job in records(cluster) if re.split(r"[_+]", job)[0] in want]
 
     def all_in_accounting() -> dict[str, dict[str, tuple[str, str]]] | None:
@@ -124,7 +124,7 @@ def steps(cluster: Cluster, jobs: Iterable[str], folder: Path) -> dict[str, Step
         states = [{state for state, _ in found[job].values()} for job in shown]
         return found if all(each and each <= _ENDED for each in states) else None
 
-    ended = wait(all_in_accounting)
+    ended = wait_until(all_in_accounting)
     return {
         job: _step(ended[job], file.read_text() if (file := folder / f"{job}.out").exists() else "")
         for job in shown

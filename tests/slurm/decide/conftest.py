@@ -16,23 +16,14 @@ import pytest
 from site_configs.devcluster import Cluster, config, gsubd
 from site_configs.devcluster.spec import Policy
 from tests.slurm.cli.test_parity import SCRIPTS, Record, records
+from tests.waiting import wait_until
 
-DEADLINE = 120.0
 INERT = """\
 function slurm_job_submit() return slurm.SUCCESS end
 function slurm_job_modify() return slurm.SUCCESS end
 return slurm.SUCCESS
 """
 """A job_submit.lua that does nothing."""
-
-
-def wait(ready: Callable[[], Any], seconds: float = DEADLINE) -> Any:
-    """What `ready` gives once it is true."""
-    deadline = time.monotonic() + seconds
-    while not (found := ready()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
-    return found
 
 
 # --- the site's policy ----------------------------------------------------------------------------------------------
@@ -85,7 +76,7 @@ def touch(script: Path) -> None:
     files may be some milliseconds late, so the time is given.
     """
     last = int(time.time())
-    wait(lambda: int(time.time()) > last)
+    wait_until(lambda: int(time.time()) > last)
     os.utime(script, (last + 1, last + 1))
 
 

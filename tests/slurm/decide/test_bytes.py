@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from site_configs.devcluster import Cluster, gsubd
-from tests.slurm.decide.conftest import wait, without_plugin
+from tests.slurm.decide.conftest import without_plugin
+from tests.waiting import wait_until
 
 # Slurm's own limit for a script is 4 MiB (max_script_size).
 BIG = 4 * 1024 * 1024 - 4096
@@ -71,7 +72,7 @@ def test_a_script_is_stored_and_run_as_it_was_sent(clean, enforcing, folder, use
     for number, name in enumerate(SCRIPTS):
         sent = (folder / f"{number}.sh").read_bytes()
         ran = folder / f"{number}.{jobs[number]}"
-        wait(partial(_whole, ran, len(sent)))
+        wait_until(partial(_whole, ran, len(sent)))
         assert ran.read_bytes() == sent, name
         out = folder / f"{number}.stored"
         enforcing.run(
@@ -80,7 +81,7 @@ def test_a_script_is_stored_and_run_as_it_was_sent(clean, enforcing, folder, use
         assert out.read_bytes() == sent, name
     # Each was a question that the service could read.
     assert unreadable(enforcing) == unread
-    wait(lambda: len(enforcing.decisions()) - asked > len(SCRIPTS) / 2)
+    wait_until(lambda: len(enforcing.decisions()) - asked > len(SCRIPTS) / 2)
 
 
 def test_a_script_that_slurm_refuses_is_refused_as_before(enforcing, folder, user):
@@ -120,7 +121,7 @@ def test_names_and_comments_are_those_without_the_plugin(closed, enforcing, fold
     unread = unreadable(enforcing)
     assert submitted() == bare
     assert unreadable(enforcing) == unread
-    wait(lambda: len(enforcing.decisions()) - asked > len(bare) / 2)
+    wait_until(lambda: len(enforcing.decisions()) - asked > len(bare) / 2)
 
 
 def unreadable(cluster: Cluster) -> float | None:

@@ -10,7 +10,7 @@ import pytest
 
 from profiler.records import new_id
 from site_configs.devcluster import Cluster
-from tests.slurm.decide.conftest import wait
+from tests.waiting import wait_until
 
 SCRIPT = "#!/bin/bash\n#SBATCH -G 1 -J resnet-1 -o /dev/null\nexec python train.py $@\n"
 DELIVER = """
@@ -60,7 +60,7 @@ def test_measured_points_are_the_next_jobs_cpus(enforcing: Cluster, folder: Path
     by_gsub, by_sbatch = ("gsub", "-H", "--parsable", "--no-preflight"), ("sbatch", "-H", "--parsable")
     before, _ = cpus(enforcing, folder, user, *by_sbatch)
     assert before != "12"
-    wait(lambda: healthy(enforcing))
+    wait_until(lambda: healthy(enforcing))
     run = new_id()
 
     def delivered() -> bool:
@@ -70,8 +70,8 @@ def test_measured_points_are_the_next_jobs_cpus(enforcing: Cluster, folder: Path
         assert told.startswith(("what was measured is with", "gsub's service did not take")), told
         return told == "what was measured is with gsub's service"
 
-    wait(delivered)
-    wait(lambda: cpus(enforcing, folder, user, *by_gsub)[0] == "12")
+    wait_until(delivered)
+    wait_until(lambda: cpus(enforcing, folder, user, *by_gsub)[0] == "12")
     got, said = cpus(enforcing, folder, user, *by_sbatch)
     assert got == "12"
     assert "its throughput is at its best from 12 CPUs for each GPU on (measured in 1 run)" in said
@@ -97,5 +97,5 @@ def test_measured_points_are_the_next_jobs_cpus(enforcing: Cluster, folder: Path
         assert "gpu:12" not in shown
     forgotten = enforcing.run(forget, user=user, cwd=folder, check=True)
     assert re.fullmatch(r"forgotten: run:[0-9a-f]{32}, measured in 1 run\n", forgotten.stdout)
-    wait(lambda: cpus(enforcing, folder, user, *by_gsub)[0] == before)
+    wait_until(lambda: cpus(enforcing, folder, user, *by_gsub)[0] == before)
     assert enforcing.run(forget, user=user, cwd=folder).returncode == 1

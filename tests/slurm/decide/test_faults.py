@@ -13,8 +13,9 @@ import pytest
 
 from site_configs.devcluster import Cluster, gsubd
 from tests.slurm.cli.test_parity import Record, differences
-from tests.slurm.decide.conftest import policy, recorded, site_text, submit, wait, without_plugin
+from tests.slurm.decide.conftest import policy, recorded, site_text, submit, without_plugin
 from tests.slurm.decide.wicked import WICKED, Server, says
+from tests.waiting import wait_until
 
 SHAPES = (
     ("-G2",),
@@ -61,14 +62,14 @@ def comment(cluster: Cluster, user: str | None) -> str:
 
 def back(cluster: Cluster, user: str | None) -> None:
     """Wait until gsubd decides again; the shim asks every 5 s whether it is back."""
-    wait(lambda: comment(cluster, user).startswith("gsub:d-"))
+    wait_until(lambda: comment(cluster, user).startswith("gsub:d-"))
 
 
 def test_killed(enforced, bare, user):
     """The socket is left behind, and nobody listens there."""
     back(enforced, user)
     os.kill(enforced.daemons()["gsubd"], signal.SIGKILL)
-    wait(lambda: "gsubd" not in enforced.daemons())
+    wait_until(lambda: "gsubd" not in enforced.daemons())
     try:
         assert enforced.paths.decision_socket.is_socket()
         unharmed(enforced, bare, user, 8)
@@ -124,7 +125,7 @@ def server(enforced: Cluster, place: Path, ids: dict[str, int]) -> Iterator[Serv
 def honest(enforced: Cluster, server: Server, user: str | None) -> Server:
     """The server, answering as it should, and the shim asking it: its edits reach a job."""
     server.reply = HONEST
-    wait(lambda: comment(enforced, user) == MARK)
+    wait_until(lambda: comment(enforced, user) == MARK)
     server.asked.clear()
     return server
 
@@ -138,7 +139,7 @@ def test_a_wrong_answer(enforced, bare, user, honest, wrong):
         jobs.append(submit(enforced, *SHAPES[0], user=user))
         return bool(honest.asked)
 
-    wait(asked)
+    wait_until(asked)
     known = recorded(enforced)
     for job in jobs:
         assert not differences(bare[SHAPES[0]], known[job])
@@ -152,7 +153,7 @@ def test_the_breaker_opens_and_closes(enforced, bare, user, honest):
     probes = (time.monotonic() - began) / 5
     assert 3 <= len(honest.asked) <= 4 + probes
     honest.reply = HONEST
-    wait(lambda: comment(enforced, user) == MARK)
+    wait_until(lambda: comment(enforced, user) == MARK)
     assert any(ask.get("shim", {}).get("opened") for ask in honest.asked)
 
 

@@ -15,7 +15,8 @@ from site_configs.devcluster import Cluster
 from site_configs.devcluster.accounting import ACCOUNT
 from site_configs.site_model import Mode
 from tests.slurm.cli.test_parity import Record, differences
-from tests.slurm.decide.conftest import policy, recorded, site_text, wait, without_plugin
+from tests.slurm.decide.conftest import policy, recorded, site_text, without_plugin
+from tests.waiting import wait_until
 
 ASKS = ("-G2",)
 SET = re.compile(r"gsub set --nodes=1 ")
@@ -63,7 +64,7 @@ def settles(
         assert seen in (mode, "observe")
         return seen == mode
 
-    wait(once)
+    wait_until(once)
 
 
 def mode_seen(cluster: Cluster, bare: list[Record], job: int, said: str) -> Mode:
@@ -137,7 +138,7 @@ def test_the_site_says_how_far(closed, user, bare, site, gpu, debug):
 def test_each_decision_is_written_down_with_its_mode(closed, user, bare):
     for mode in ("observe", "advise", "enforce"):
         with policy(closed, site_text(closed, mode)):
-            record = wait(partial(decision_on, closed, user, f"in-{mode}"))
+            record = wait_until(partial(decision_on, closed, user, f"in-{mode}"))
             assert (record["mode"], record["enforced"]) == (mode, mode == "enforce")
             # decided all the same: this is how a site sees what would change before it does
             assert "min_nodes" in {change["field"] for change in record["changes"]}
@@ -159,7 +160,7 @@ def test_a_share_of_the_users(closed):
         with policy(closed, of("enforce", rollout=share)(closed)):
             for name in closed.users:
                 if share > place[name]:
-                    wait(partial(covers, closed, name))
+                    wait_until(partial(covers, closed, name))
                 else:
                     assert not covers(closed, name)
 
@@ -196,7 +197,7 @@ def test_gsub_says_what_sbatch_says(closed, user, enforcing):
         _, by_gsub = submitted(closed, user, program="gsub")
         return bool(SET.search(by_sbatch)) and by_gsub == by_sbatch.replace("sbatch: ", "")
 
-    wait(once)
+    wait_until(once)
 
 
 def test_nothing_is_said_where_nothing_was_changed(closed, user, enforcing):

@@ -12,7 +12,10 @@ import pytest
 from site_configs.devcluster import Cluster
 from tests.slurm.cli.drive import Case, Done, drive
 from tests.slurm.cli.test_parity import cases, differences, submitted
-from tests.slurm.decide.conftest import policy, recorded, site_text, submit, wait, without_plugin
+from tests.slurm.decide.conftest import policy, recorded, site_text, submit, without_plugin
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.all_releases
 
 OFF = ("GSUB", "off")
 
@@ -55,7 +58,7 @@ def test_observe_changes_no_job(closed, table, bare, here, user):
         now = drive(closed, ["sbatch"], table, cwd=here, user=user)
     assert same(closed, table, bare, now) >= 60
     # It was there, and it was asked.
-    wait(lambda: len(closed.decisions()) >= asked + 10)
+    wait_until(lambda: len(closed.decisions()) >= asked + 10)
     fresh = [record for record in closed.decisions()[asked:] if record["kind"] == "decision"]
     assert {record["mode"] for record in fresh} == {"observe"}
 
@@ -78,7 +81,7 @@ def test_a_word_in_the_comment_opts_out(closed, table, here, user):
     with policy(closed, site_text(closed, "enforce")):
         now = drive(closed, ["sbatch"], table, cwd=here, user=user)
         # The same mode does change a job that did not opt out; at the second try where the machine is busy.
-        wait(lambda: _changed(closed, submit(closed, "-G2", user=user)))
+        wait_until(lambda: _changed(closed, submit(closed, "-G2", user=user)))
     assert same(closed, table, bare, now) >= 60
 
 

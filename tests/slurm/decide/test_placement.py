@@ -16,7 +16,9 @@ import pytest
 from site_configs.devcluster import Cluster
 from site_configs.hostlist import expand
 from tests.slurm.decide.bare import SCRIPT, Step, records, steps, submit_marked
-from tests.slurm.decide.conftest import wait
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.all_releases
 
 GPUS, CPUS, CPUS_PER_GPU, MIB_PER_GPU = 8, 64, 8, 64_000
 
@@ -137,7 +139,7 @@ def _collect(cluster: Cluster, jobs: list[str], folder: Path) -> dict[str, Ran]:
         known = {one["decision"]: one for one in cluster.decisions() if one["kind"] == "decision"}
         return known if known.keys() >= set(ids.values()) else None
 
-    decisions = wait(written)
+    decisions = wait_until(written)
     return {shown: Ran(step, found[shown], decisions[ids[shown]]) for shown, step in seen.items()}
 
 
@@ -242,7 +244,7 @@ def test_a_job_waits_for_one_leaf_while_that_is_worth_it(enforcing, user):
 
     # one idle node is left in each leaf
     fillers = {node: fill(node) for node in enforcing.spec.node_names if node not in (first, second)}
-    wait(lambda: all(running(job) for job in fillers.values()))
+    wait_until(lambda: all(running(job) for job in fillers.values()))
     line = [
         "sbatch",
         "--parsable",
@@ -253,7 +255,7 @@ def test_a_job_waits_for_one_leaf_while_that_is_worth_it(enforcing, user):
         "--wrap=:",
     ]
     spread = enforcing.run(line, user=user, check=True).stdout.strip()
-    assert set(expand(wait(lambda: running(spread))["NodeList"])) == {first, second}, (
+    assert set(expand(wait_until(lambda: running(spread))["NodeList"])) == {first, second}, (
         "without gsub it spreads"
     )
 
@@ -262,7 +264,7 @@ def test_a_job_waits_for_one_leaf_while_that_is_worth_it(enforcing, user):
     # The scheduler has passed it over once a later one of another partition ran.
     line = ["sbatch", "--parsable", "-pdebug", "-t1", "--output=/dev/null", "--wrap=:"]
     later = enforcing.run(line, user=user, check=True).stdout.strip()
-    wait(lambda: running(later))
+    wait_until(lambda: running(later))
     assert records(enforcing)[job]["JobState"] == "PENDING"
     neighbour = enforcing.spec.leaves["leaf2"][0]
     enforcing.run(["scancel", fillers[neighbour]], check=True)
@@ -286,7 +288,7 @@ def test_one_node_is_found_beside_a_fuller_one(enforcing, user):
         "--wrap=sleep 300",
     ]
     filler = enforcing.run(line, user=user, check=True).stdout.strip()
-    wait(lambda: records(enforcing)[filler]["JobState"] == "RUNNING")
+    wait_until(lambda: records(enforcing)[filler]["JobState"] == "RUNNING")
     job = submit_marked(enforcing, ["-t5", f"--output={folder}/%j.out", "--gpus=4"], user=user, mark=_marked)
     one = _collect(enforcing, [job], folder)[job]
     enforcing.run(["scancel", filler], check=True)
@@ -340,5 +342,5 @@ def test_a_job_without_gpus_is_not_asked_about(enforcing, user):
         return {one["asked"]["name"] for one in enforcing.decisions()[before:] if one["kind"] == "decision"}
 
     # Written in the order in which they are decided: had the first been asked about, it would be there too.
-    wait(lambda: "later" in asked())
+    wait_until(lambda: "later" in asked())
     assert asked() == {"later"}

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from site_configs.devcluster import Cluster, gsubd
-from tests.slurm.decide.conftest import touch, wait
+from tests.slurm.decide.conftest import touch
+from tests.waiting import wait_until
 
 CLIENTS = 4
 # What 24.11 and 26.05 tell a client that waits for an answer while slurmctld ends: the same without any plugin.
@@ -75,7 +76,7 @@ class Stream:
     def more(self, count: int = 12) -> None:
         """Wait until this many more have been submitted."""
         want = len(self.submitted) + count
-        wait(lambda: len(self.submitted) >= want, 120)
+        wait_until(lambda: len(self.submitted) >= want, 120)
 
     def end(self) -> None:
         self._stop.touch()
@@ -112,12 +113,12 @@ def decided(cluster: Cluster) -> int:
 def more_decisions(cluster: Cluster) -> None:
     """Wait until the shim asks again and is answered."""
     before = decided(cluster)
-    wait(lambda: decided(cluster) > before)
+    wait_until(lambda: decided(cluster) > before)
 
 
 def test_gsubd_is_killed(enforcing, stream):
     os.kill(enforcing.daemons()["gsubd"], signal.SIGKILL)
-    wait(lambda: "gsubd" not in enforcing.daemons())
+    wait_until(lambda: "gsubd" not in enforcing.daemons())
     stream.more()
     enforcing.start("gsubd")
     more_decisions(enforcing)
@@ -152,7 +153,7 @@ def test_a_shim_that_cannot_be_loaded_is_left_out(enforcing, stream):
             stream.more()
             return decided(enforcing) == before
 
-        wait(left_out)
+        wait_until(left_out)
     finally:
         script.write_text(good)
     touch(enforcing.paths.etc / "job_submit.lua")

@@ -10,9 +10,9 @@ import pytest
 
 from profiler.records import new_id
 from site_configs.devcluster import Cluster
-from tests.slurm.decide.conftest import wait
 from tests.slurm.decide.test_curves import DELIVER, healthy
 from tests.unit.gsub.train.running import HELPER
+from tests.waiting import wait_until
 
 TRAIN = """\
 import time
@@ -56,19 +56,19 @@ def test_an_ordinary_run_is_one_more_point(enforcing: Cluster, folder: Path, use
         found: list[dict[str, Any]] = json.loads(run("gsub learn --show --json"))["curves"]
         return [one for one in found if name in (one["workload"], *one.get("also", ()))]
 
-    wait(lambda: healthy(enforcing))
+    wait_until(lambda: healthy(enforcing))
     # What a learning run would have told of a loop that makes 20 steps a second from 11 CPUs on
     deliver = DELIVER.replace("min(cpus, 11.4)", "min(cpus, 11.4) / 11.4 * 20")
     learnt = new_id()
     told = ["python3", "-c", deliver, learnt]
-    wait(lambda: "is with" in enforcing.run(told, user=user, cwd=folder, check=True).stdout)
+    wait_until(lambda: "is with" in enforcing.run(told, user=user, cwd=folder, check=True).stdout)
     held = "sbatch -H --parsable curves.sh --lr 0.1"
     # Decisions hear of it a second or two later, and a run that was given fewer CPUs contradicts the curve
-    wait(lambda: "gpu:12" in run(f"number=$({held}); scontrol show job $number; scancel $number"))
+    wait_until(lambda: "gpu:12" in run(f"number=$({held}); scontrol show job $number; scancel $number"))
     job = run("gsub --parsable --no-preflight curves.sh --lr 0.1").strip()
     mark = json.loads(run(f"cat $XDG_STATE_HOME/gsub/runs/*/{job}.json"))
     (before,) = curves(mark["workload"][0])
-    wait(lambda: not run("squeue --me --noheader").strip())
+    wait_until(lambda: not run("squeue --me --noheader").strip())
     # The job that it submitted itself has its variables, and is not gsub's
     assert run("ls $XDG_STATE_HOME/gsub/runs/*").count(".run") == 1
 
@@ -78,7 +78,7 @@ def test_an_ordinary_run_is_one_more_point(enforcing: Cluster, folder: Path, use
         (found,) = curves(mark["workload"][0])
         return found if found["runs"] == 2 else None
 
-    after = wait(refined, 180.0)
+    after = wait_until(refined, 180.0)
     assert (after["gpu_type"], after["knee"]) == ("a100", before["knee"]), after
     (point,) = [one for one in after["measured"] if one not in before["measured"]]
     assert point["cpus"] == 12

@@ -20,6 +20,8 @@ from slurm_plugins.decide.steps import complete, mirrors
 from tests.slurm.decide.bare import Step, steps, submit_marked
 from tests.slurm.decide.wicked import Ask, Server, answer
 
+pytestmark = pytest.mark.all_releases
+
 Edits = Mapping[str, Value]
 
 

@@ -26,6 +26,7 @@ from tests.unit.site_configs.test_devcluster import DEVCLUSTER
 from tests.waiting import wait_until
 
 
+@pytest.mark.all_releases
 def test_nodes_gpus_switches_and_partitions(cluster):
     nodes = cluster.run(["scontrol", "-o", "show", "node"], check=True).stdout.splitlines()
     assert len(nodes) == 8
@@ -38,6 +39,7 @@ def test_nodes_gpus_switches_and_partitions(cluster):
     assert {*partitions} == {"gpu*", "debug", "urgent"}
 
 
+@pytest.mark.all_releases
 def test_release_is_the_one_asked_for(cluster):
     majors = {"trixie": "24.11", "forky": "26.05"}
     assert cluster.version.startswith(majors.get(cluster.release, ""))
@@ -84,6 +86,7 @@ def test_a_site_file_is_taken_while_gsubd_runs(cluster):
     assert gsubd.metric(cluster.ports, "gsub_site_file_ok") == 1
 
 
+@pytest.mark.all_releases
 def test_a_job_gets_its_gpus_and_is_accounted(clean, user):
     script = "#!/bin/sh\nsrun sh -c 'echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES $(id -un)'\n"
     home = clean.home(user)
@@ -110,6 +113,7 @@ def test_a_job_gets_its_gpus_and_is_accounted(clean, user):
     wait_until(accounted)
 
 
+@pytest.mark.all_releases
 def test_the_urgent_partition_preempts(clean, user):
     home = str(clean.home(user))
     low = _submit(clean, user, "-N8", "--exclusive", "--requeue", f"--output={home}/low.out")
@@ -185,6 +189,7 @@ def test_a_killed_supervisor_is_swept_up_after(cluster):
     assert not any(alive(pid) for pid in daemons.values())
 
 
+@pytest.mark.all_releases
 @pytest.mark.root
 def test_a_stopped_cluster_may_come_back_with_another_release(cluster, state):
     """User ids, state and configuration differ; what users wrote stays."""
@@ -223,6 +228,7 @@ def test_the_demo_follows_no_link_of_a_user(cluster, user, tmp_path):
     assert (demo._example(cluster, user) / "train.py").owner() == user
 
 
+@pytest.mark.all_releases
 @pytest.mark.root
 def test_a_chroot_cluster_gives_no_shell_variables(cluster):
     done = subprocess.run([*DEVCLUSTER, "env", "--name", cluster.spec.name], capture_output=True, text=True)

@@ -12,6 +12,7 @@ import pytest
 
 from site_configs.devcluster import Cluster
 from tests.unit.examples.test_digits import EPOCH, EXAMPLE, FINAL
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -37,14 +38,14 @@ def submit(cluster: Cluster, folder: Path, *args: str, **env: str) -> tuple[str,
     sent = cluster.run(["sbatch", "--parsable", "train.sh", *args], user=user, cwd=folder, env=env)
     assert sent.returncode == 0, sent.stderr
     job = sent.stdout.strip()
-    deadline = time.monotonic() + 120
-    while True:  # `sbatch --wait` looks every half minute
+
+    def ended() -> str | None:
         shown = cluster.run(["scontrol", "show", "job", job], check=True).stdout
-        state = re.findall(r"JobState=(\w+)", shown)[0]
-        if state not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"):
-            return state, (folder / f"digits-{job}.out").read_text()
-        assert time.monotonic() < deadline, shown
-        time.sleep(0.5)
+        state: str = re.findall(r"JobState=(\w+)", shown)[0]
+        return state if state not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING") else None
+
+    # `sbatch --wait` looks every half minute
+    return wait_until(ended, message=f"the end of job {job}"), (folder / f"digits-{job}.out").read_text()
 
 
 @pytest.mark.slurm

@@ -11,6 +11,7 @@ from site_configs.devcluster import Cluster
 _PRINT = "from site_configs.devcluster import emugpu; print(*emugpu.gpus_of_this_process(), sep=',')"
 
 
+@pytest.mark.all_releases
 @pytest.mark.parametrize(
     ("options", "shares"),
     [

@@ -14,8 +14,9 @@ from site_configs.devcluster import Cluster, DevClusterError, daemons, superviso
 from site_configs.devcluster.machine import SYSTEM_PATH
 from slurm_plugins.install.job_submit import chained, unchained
 from slurm_plugins.install.layout import SHIM, Layout
-from tests.slurm.decide.conftest import touch, wait
+from tests.slurm.decide.conftest import touch
 from tests.unit.slurm_plugins.lua.lua import SHIM as SOURCES
+from tests.waiting import wait_until
 
 SITE = b"""\
 function slurm_job_submit(job_desc, part_list, submit_uid)
@@ -121,12 +122,13 @@ def controller(cluster: Cluster) -> Iterator[Controller]:
         shutil.rmtree(found.libexec.parent)
 
 
+@pytest.mark.all_releases
 def test_gsub_is_asked_after_the_site(controller: Controller) -> None:
     controller.install()
     controller.restarted()
     before = len(controller.cluster.decisions())
     controller.works()  # one that passes, and one that the site refuses
-    wait(lambda: len(controller.cluster.decisions()) > before)
+    wait_until(lambda: len(controller.cluster.decisions()) > before)
     assert len(controller.cluster.decisions()) == before + 1
 
 
@@ -172,6 +174,7 @@ FILES: Mapping[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
+@pytest.mark.all_releases
 @pytest.mark.parametrize("broken", FILES)
 def test_slurmctld_starts_on_broken_files(controller: Controller, broken: str) -> None:
     fault, sign = FILES[broken]
@@ -190,6 +193,7 @@ def test_slurmctld_starts_on_broken_files(controller: Controller, broken: str) -
     controller.works()
 
 
+@pytest.mark.all_releases
 def test_slurmctld_starts_without_a_lua_module(controller: Controller) -> None:
     controller.install()
     log = controller.restarted({"LUA_PATH": "/nonexistent/?.lua", "LUA_CPATH": "/nonexistent/?.so"})
@@ -198,6 +202,7 @@ def test_slurmctld_starts_without_a_lua_module(controller: Controller) -> None:
     controller.works()
 
 
+@pytest.mark.all_releases
 def test_slurmctld_starts_with_a_module_of_another_lua(controller: Controller) -> None:
     """lua-posix of 5.3 before that of Slurm's own 5.1."""
     modules = controller.cluster.rootfs.root / "usr/lib/x86_64-linux-gnu/lua/5.3"
@@ -211,6 +216,7 @@ def test_slurmctld_starts_with_a_module_of_another_lua(controller: Controller) -
     controller.works()
 
 
+@pytest.mark.all_releases
 def test_a_mended_shim_is_taken_when_the_script_is_touched(controller: Controller) -> None:
     controller.install()
     (controller.libexec / "gsub.lua").unlink()
@@ -223,6 +229,7 @@ def test_a_mended_shim_is_taken_when_the_script_is_touched(controller: Controlle
     assert READY in log.read_bytes()[before:].decode(errors="replace")
 
 
+@pytest.mark.all_releases
 @pytest.mark.parametrize("own", [b"function slurm_job_submit(\n", b"return 0\n", SITE + b"error('late')\n"])
 def test_what_the_site_breaks_itself_is_as_without_us(controller: Controller, own: bytes) -> None:
     """slurmctld does not start with it, with our lines nor without; it runs again once it is mended."""

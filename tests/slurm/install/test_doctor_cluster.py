@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from site_configs.devcluster import Cluster, ClusterSpec, gsubd
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.root
 
@@ -39,7 +40,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     os.umask(0o022)
     name = f"t{os.getpid()}-doc{request.param}"
     try:
-        yield Cluster.up(ClusterSpec(name, 2, 2, request.param))
+        yield Cluster.up(ClusterSpec(name, 2, 2, request.param, short_delays=True))
     finally:
         Cluster.down(name)
 
@@ -72,14 +73,6 @@ def bad(found: Found) -> Found:
     return [one for one in found if one[1] in ("warning", "error")]
 
 
-def wait_for(ready: Callable[[], Any], seconds: float = 60) -> Any:
-    until = time.monotonic() + seconds
-    while not (found := ready()):
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.1)
-    return found
-
-
 def scontrol(cluster: Cluster, *words: str) -> None:
     """Again, while slurmctld is away: a reconfigure of 24.11 and newer starts another one."""
 
@@ -87,11 +80,11 @@ def scontrol(cluster: Cluster, *words: str) -> None:
         return cluster.run(["scontrol", *words]).returncode == 0
 
     try:
-        wait_for(done, 45)
+        wait_until(done, 45)
     except AssertionError:
         # On a machine under load 24.11 was seen not to come back from a reconfigure.
         cluster.restart("slurmctld")
-        wait_for(done)
+        wait_until(done)
 
 
 # --- faults, planted and taken away -----------------------------------------------------------------------------------
@@ -164,9 +157,9 @@ def stopped(cluster: Cluster, *daemons: str) -> Iterator[None]:
 @contextmanager
 def bad_site(cluster: Cluster) -> Iterator[None]:
     with edited(cluster.paths.site, r"^\[policy\]", "[policy"):
-        wait_for(lambda: gsubd.metric(cluster.ports, "gsub_site_file_ok") == 0)
+        wait_until(lambda: gsubd.metric(cluster.ports, "gsub_site_file_ok") == 0)
         yield
-    wait_for(lambda: gsubd.metric(cluster.ports, "gsub_site_file_ok") == 1)
+    wait_until(lambda: gsubd.metric(cluster.ports, "gsub_site_file_ok") == 1)
 
 
 @contextmanager
@@ -245,6 +238,7 @@ FAULTS: dict[str, tuple[Callable[[Cluster], Any], str, str]] = {
 }
 
 
+@pytest.mark.all_releases
 def test_a_cluster_as_it_comes_up_has_no_fault(cluster: Cluster) -> None:
     found = diagnosed(cluster)
     assert bad(found) == []
@@ -273,7 +267,7 @@ def test_a_planted_fault_is_named(cluster: Cluster, fault: str) -> None:
 
 def test_it_is_well_again(cluster: Cluster) -> None:
     """What the tests planted is gone: a fault that stayed would have been found for another's."""
-    wait_for(lambda: gsubd.keeps(cluster.ports))
+    wait_until(lambda: gsubd.keeps(cluster.ports))
     assert bad(diagnosed(cluster)) == []
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from site_configs.devcluster import Cluster, ClusterSpec
+from tests.waiting import wait_until
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.all_releases]
 
 LUA = """\
 function slurm_job_submit(job_desc, part_list, submit_uid)
@@ -35,7 +35,9 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     os.umask(0o022)
     name = f"t{os.getpid()}-inst{request.param}"
     try:
-        found = Cluster.up(ClusterSpec(name, 1, 1, request.param, accounting=False, agents=False))
+        found = Cluster.up(
+            ClusterSpec(name, 1, 1, request.param, accounting=False, agents=False, short_delays=True)
+        )
         found.stop("gsubd")
         yield found
     finally:
@@ -93,12 +95,7 @@ class Site:
         return done.stdout + done.stderr
 
     def wait(self, what: str, there: Callable[[], bool], seconds: float = 60) -> None:
-        deadline = time.monotonic() + seconds
-        while not there():
-            assert time.monotonic() < deadline, (
-                f"{what}: {self.cluster.run(['scontrol', 'show', 'node']).stdout}"
-            )
-            time.sleep(0.1)
+        wait_until(there, seconds, what)
 
     def idle(self) -> bool:
         return self.cluster.run(["sinfo", "-h", "-N", "-p", "gpu", "-o", "%t"]).stdout.split() == ["idle"]

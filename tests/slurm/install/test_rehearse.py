@@ -19,8 +19,8 @@ import pytest
 from site_configs.devcluster import Cluster
 from slurm_plugins.install.job_submit import chained
 from slurm_plugins.install.layout import Layout
-from tests.slurm.decide.conftest import wait
 from tests.unit.slurm_plugins.install.test_rehearse import FILES, SITE
+from tests.waiting import wait_until
 
 NOTHING: dict[str, bytes] = {}
 
@@ -176,6 +176,7 @@ def told(cluster: Cluster) -> dict[str, dict[str, Any]]:
 HANGS = b"while true do end\n"
 
 
+@pytest.mark.all_releases
 @pytest.mark.parametrize("case", CASES)
 def test_it_tells_what_slurmctld_would_do(told: dict[str, dict[str, Any]], case: str) -> None:
     _, _, _, verdict, seen = CASES[case]
@@ -225,7 +226,7 @@ def test_it_listens_to_this_machine_alone(cluster: Cluster, meeting: Path) -> No
     assert process.stdin
     process.stdin.write(body)
     process.stdin.close()
-    wait((meeting / "here").exists)
+    wait_until((meeting / "here").exists)
     conf = next(path for path in left(cluster) if (path / "slurm.conf").exists()) / "slurm.conf"
     port = int(
         next(line for line in conf.read_text().splitlines() if "SlurmctldPort" in line).partition("=")[2]
@@ -258,11 +259,11 @@ def test_it_ends_with_who_started_it(cluster: Cluster, meeting: Path, number: si
     assert process.stdin
     process.stdin.write(body)
     process.stdin.close()
-    wait((meeting / "here").exists)
+    wait_until((meeting / "here").exists)
     assert left(cluster)
     process.send_signal(number)
     process.wait(20)
-    wait(lambda: left(cluster) == set(), 20)
+    wait_until(lambda: left(cluster) == set(), 20)
 
 
 def test_one_that_hangs_ends_in_time(cluster: Cluster) -> None:

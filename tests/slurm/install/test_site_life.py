@@ -27,7 +27,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     os.umask(0o022)
     name = f"t{os.getpid()}-site{request.param}"
     try:
-        yield Cluster.up(ClusterSpec(name, 2, 4, request.param, gsub=False, agents=False))
+        yield Cluster.up(ClusterSpec(name, 2, 4, request.param, gsub=False, agents=False, short_delays=True))
     finally:
         Cluster.down(name)
 

@@ -10,8 +10,10 @@ from slurm_plugins.install.slurm_conf import (
     edit_files,
     unedit_files,
 )
-from tests.slurm.decide.conftest import wait
 from tests.unit.slurm_plugins.install.fakes import FakeHost
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.all_releases
 
 ODD = """\
  prologEPILOGtimeout = 1\\
@@ -40,7 +42,7 @@ def shown(cluster: Cluster) -> dict[str, str]:
 def reconfigure(cluster: Cluster) -> None:
     """And wait until every slurmd has it: on 24.11 one that is told again meanwhile may miss it, and stays unknown."""
     cluster.run(["scontrol", "reconfigure"], check=True)
-    wait(lambda: set(cluster.run(["sinfo", "-h", "-N", "-o", "%t"]).stdout.split()) == {"idle"})
+    wait_until(lambda: set(cluster.run(["sinfo", "-h", "-N", "-o", "%t"]).stdout.split()) == {"idle"})
 
 
 @pytest.mark.parametrize("include_first", [False, True])

@@ -6,7 +6,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from profiler.records import NodeEvent, new_id
 from profiler.sealed import Service
 from site_configs.devcluster import Cluster, ClusterSpec
 from tests.unit.profiler.nodes.world import XID
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.root
 
@@ -32,19 +34,12 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     name = f"t{os.getpid()}-bad{request.param}"
     os.umask(0o022)
     try:
-        yield Cluster.up(
-            ClusterSpec(name, 12, 2, request.param, "enforce", accounting=False, deadline=1.0, agents=False)
+        spec = ClusterSpec(
+            name, 12, 2, request.param, "enforce", accounting=False, deadline=1.0, agents=False
         )
+        yield Cluster.up(replace(spec, short_delays=True))
     finally:
         Cluster.down(name)
-
-
-def wait(what: str, ready: Callable[[], Any]) -> Any:
-    until = time.monotonic() + PATIENCE
-    while not (found := ready()):
-        assert time.monotonic() < until, f"waited in vain for {what}"
-        time.sleep(0.2)
-    return found
 
 
 def service(cluster: Cluster) -> Service:
@@ -84,22 +79,26 @@ def tell_of_xids(cluster: Cluster) -> None:
 def test_another_users_job_keeps_off_a_bad_node(cluster: Cluster) -> None:
     user = cluster.users[0]
     partitions = cluster.paths.gsub_state / "partitions.json"
-    wait(
-        "gsubd's word on partitions",
+    wait_until(
         lambda: partitions.exists() and json.loads(partitions.read_text()).get("gpu"),
+        PATIENCE,
+        "gsubd's word on partitions",
     )
     assert submitted(cluster, user, "-N1").get("ExcNodeList") == "(null)"
     tell_of_xids(cluster)
     # it is weighed every few minutes, and when a node is cleared
-    wait("a node to be cleared", lambda: admin(cluster, "clear", "n12", "--why", "new").returncode == 0)
+    wait_until(
+        lambda: admin(cluster, "clear", "n12", "--why", "new").returncode == 0,
+        PATIENCE,
+        "a node to be cleared",
+    )
     told = json.loads(admin(cluster, "--json").stdout)
     here = [one for one in told["nodes"] if one["node"] == BAD and one["partition"] == "gpu"]
     assert [(one["reason"], one["by"], one["avoided"]) for one in here] == [("gpu_hardware", "root", True)], (
         told
     )
-    wait(
-        "a job that keeps off",
-        lambda: (shown := submitted(cluster, user, "-N1")).get("ExcNodeList") == BAD and shown,
+    wait_until(
+        lambda: submitted(cluster, user, "-N1").get("ExcNodeList") == BAD, PATIENCE, "a job that keeps off"
     )
     # all nodes but one can hold it: it runs on these
     wide = submitted(cluster, user, "-N11")
@@ -116,8 +115,9 @@ def test_another_users_job_keeps_off_a_bad_node(cluster: Cluster) -> None:
     assert admin(cluster, "clear", BAD, "--why", "mine", user=user).returncode == 1
     # an operator has looked after it
     assert admin(cluster, "clear", BAD, "--why", "GPU replaced").returncode == 0
-    wait(
-        "a job that does not keep off",
+    wait_until(
         lambda: submitted(cluster, user, "-N1")["ExcNodeList"] == "(null)",
+        PATIENCE,
+        "a job that does not keep off",
     )
     cluster.clean()

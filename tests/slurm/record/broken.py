@@ -12,7 +12,6 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from site_configs.devcluster.folder import MARKER
 from site_configs.devcluster.machine import SYSTEM_PATH
 from site_configs.devcluster.spec import Paths
 from tests.unit.prolog_epilog.agent.conftest import fill, mount
+from tests.waiting import wait_until
 
 NODE = "n1"
 PATIENCE = 60.0
@@ -35,10 +35,7 @@ _FAN_MARK_ADD, _FAN_MARK_FILESYSTEM, _FAN_OPEN_PERM, _FAN_OPEN_EXEC_PERM = 0x1, 
 
 def await_(what: str, look: Callable[[], object]) -> None:
     """Wait until `look` finds something."""
-    deadline = time.monotonic() + PATIENCE
-    while not look():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.05)
+    wait_until(look, PATIENCE, what)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,13 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     release = request.param
     name = f"t{os.getpid()}-rec{release}"
     spec = ClusterSpec(
-        name, 5, 4, release, deadline=1.0, agents=True, layouts=("plain", "plain", "reversed", "gaps", "mig")
+        name,
+        5,
+        4,
+        release,
+        deadline=1.0,
+        layouts=("plain", "plain", "reversed", "gaps", "mig"),
+        short_delays=True,
     )
     try:
         yield Cluster.up(spec)

@@ -23,7 +23,7 @@ from tests.slurm.record.broken import NODE, Nodes, await_, keeper
 from tests.slurm.record.stream import MANY, Stream
 from tests.unit.profiler.store.postgres import Postgres
 
-OUTAGE = float(os.environ.get("GSUB_TEST_OUTAGE", "20"))
+OUTAGE = float(os.environ.get("GSUB_TEST_OUTAGE", "10"))
 """Seconds for which a service is away; a run of minutes is asked for in the environment."""
 
 BURST = 200

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from profiler.sealed import Service, ServiceError
 from site_configs.devcluster import Cluster, layouts
 from site_configs.devcluster.nvml import EmulatedGpus
 from site_configs.site import load_site
+from tests.waiting import wait_until
 
 T = TypeVar("T")
 PATIENCE = 240.0
@@ -202,17 +202,21 @@ class Recorded:
 
     def wait_for(self, what: str, look: Callable[[], T | None]) -> T:
         """What `look` finds, as soon as it finds something."""
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            found, why = None, ""
+
+        why: list[str] = []
+
+        def seen() -> tuple[T] | None:
             try:
                 found = look()
             except ConnectionError as error:  # the keeper is started again now and then
-                why = f": {error}"
-            if found is not None:
-                return found
-            assert time.monotonic() < deadline, f"waited in vain for {what}{why}"
-            time.sleep(0.3)
+                why[:] = [str(error)]
+                return None
+            return None if found is None else (found,)
+
+        try:
+            return wait_until(seen, PATIENCE, what)[0]
+        except AssertionError as error:
+            raise AssertionError(": ".join([str(error), *why])) from None
 
 
 def near(value: float | None, wanted: float, part: float = 0.01) -> bool:

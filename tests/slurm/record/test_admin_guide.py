@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from site_configs.devcluster.spec import state_home
 from tests.paths import REPOSITORY
 from tests.releases import can_make_chroots
 from tests.slurm.record.machine import NODE, Machine, commands
+from tests.waiting import wait_until
 
 GUIDE = REPOSITORY / "docs/by-hand.md"
 TYPED = commands(GUIDE)
@@ -30,7 +30,7 @@ def machine() -> Iterator[Machine]:
     name = f"t{os.getpid()}-guide"
     with locked(state_home() / ".guide.lock"):
         try:
-            yield Machine(Cluster.up(ClusterSpec(name, 1, 2, "trixie", gsub=False)))
+            yield Machine(Cluster.up(ClusterSpec(name, 1, 2, "trixie", gsub=False, short_delays=True)))
         finally:
             Cluster.down(name)
 
@@ -47,13 +47,12 @@ def run(machine: Machine) -> str:
 
 def shown(machine: Machine, job: str) -> str:
     """What `gsub usage` tells of it, once it has ended for the record too."""
-    deadline = time.monotonic() + 90
-    while True:
+
+    def look() -> str | None:
         done = machine.run(f"gsub usage {job}")
-        if "FAILED" in done.stdout:
-            return done.stdout
-        assert time.monotonic() < deadline, f"no record of job {job}: {done.stdout}{done.stderr}"
-        time.sleep(0.5)
+        return done.stdout if "FAILED" in done.stdout else None
+
+    return wait_until(look, message=f"a record of job {job}")
 
 
 def state(machine: Machine) -> str:

@@ -12,6 +12,8 @@ import pytest
 from tests.slurm.record.load import utilisation
 from tests.slurm.record.recorded import Recorded, near, uuids
 
+pytestmark = pytest.mark.all_releases
+
 MIB = 1 << 20
 HOLDS_MIB, BURNS_S = 300, 12.0
 

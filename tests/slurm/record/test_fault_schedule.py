@@ -11,8 +11,8 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from tests.slurm.record.faults import FAULTS, OUTAGE, Fault, database_stopped
 from tests.slurm.record.recorded import PATIENCE, Recorded
 from tests.slurm.record.stream import Ran, Stream, all_jobs, books, usages
 from tests.unit.profiler.store.postgres import Postgres
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.root
 
@@ -38,7 +39,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     os.umask(0o022)
     name = f"t{os.getpid()}-flt{request.param}"
     try:
-        yield Cluster.up(ClusterSpec(name, 2, GPUS, request.param, deadline=1.0, agents=True))
+        yield Cluster.up(ClusterSpec(name, 2, GPUS, request.param, deadline=1.0, short_delays=True))
     finally:
         Cluster.down(name)
 
@@ -138,9 +139,14 @@ def check(record: Recorded, nodes: Nodes, stream: Stream, fault: Fault, watched:
     well(record)
     assert {each.state for each, _ in jobs.values()} == {"COMPLETED"}
     # A node may wait as long again as the service was away, before it tries once more
-    deadline = time.monotonic() + PATIENCE + OUTAGE
-    while (amiss := look(record, jobs, fault)) and time.monotonic() < deadline:
-        time.sleep(0.3)
+    amiss: list[str] = []
+
+    def complete() -> bool:
+        amiss[:] = look(record, jobs, fault)
+        return not amiss
+
+    with suppress(AssertionError):  # what is amiss says more
+        wait_until(complete, PATIENCE + OUTAGE)
     assert amiss == []
 
 

@@ -17,6 +17,8 @@ from profiler.records import GpuUse
 from tests.slurm.record.load import memory_mib, power_w, utilisation
 from tests.slurm.record.recorded import Device, Given, Recorded, near
 
+pytestmark = pytest.mark.all_releases
+
 MIB = 1 << 20
 SECONDS = 40.0
 

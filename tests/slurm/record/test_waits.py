@@ -7,11 +7,15 @@ import re
 import time
 from typing import Any
 
+import pytest
+
 from profiler.report.frames import Frame, jobs
 from profiler.store import open_store
 from profiler.waits import CAUSES
 from site_configs.site import load_site
 from tests.slurm.record.recorded import Recorded
+
+pytestmark = pytest.mark.all_releases
 
 LOOKS = 3
 """Looks at the queue that a wait is to last for: two of them make a stretch, whenever the wait began."""

@@ -11,6 +11,8 @@ from site_configs.devcluster import Cluster
 from tests.slurm.decide.conftest import write_job_submit
 from tests.unit.slurm_plugins.lua.lua import KINDS, MEMORY, SHIM
 
+pytestmark = pytest.mark.all_releases
+
 # Tells of each field what it reads as, then of each edit what it reads as before and after it is written, and refuses
 # the job: nothing is left to clean up.
 SCRIPT = """\

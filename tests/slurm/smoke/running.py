@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import shutil
-import time
 from pathlib import Path
 
 from gsub.smoke.plan import Mode, Plan, encoded
 from gsub.smoke.result import Result, read
 from site_configs.devcluster import Cluster
+from tests.waiting import wait_until
 
 PATIENCE_S = 120.0
 
@@ -76,11 +76,10 @@ class Site:
 
     def result(self, job: int) -> Result:
         """What came of it."""
-        until = time.monotonic() + PATIENCE_S
-        while (found := read(self.state, job)) is None:
-            assert time.monotonic() < until, self.said(job)
-            time.sleep(0.2)
-        return found
+        try:
+            return wait_until(lambda: read(self.state, job), PATIENCE_S, f"the result of job {job}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self.said(job)}") from None
 
     def said(self, job: int) -> str:
         """The smoke job's output, and what Slurm says of it."""
@@ -94,8 +93,7 @@ class Site:
 
     def until(self, job: int, word: str) -> str:
         """Wait until scontrol says a word of a job."""
-        limit = time.monotonic() + PATIENCE_S
-        while word not in (now := self.shown(job)):
-            assert time.monotonic() < limit, now
-            time.sleep(0.2)
-        return now
+        try:
+            return wait_until(lambda: now if word in (now := self.shown(job)) else None, PATIENCE_S, word)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self.shown(job)}") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from benchmarks.smoke_stage import site_text
 from gsub.smoke.result import Result, read
 from site_configs.devcluster import Cluster
 from tests.slurm.smoke.running import PATIENCE_S, Site
+from tests.waiting import wait_until
 
 HEAD = "#!/bin/bash\n#SBATCH -N2 --gpus-per-node=8 -t5\n"
 # preflight must not see it: that is not what is tested here
@@ -55,13 +55,10 @@ def smoke_of(said: str) -> int:
 
 def outcome(site: Site, smoke: int) -> Result:
     """What the run came to, once its job is over."""
-    until = time.monotonic() + PATIENCE_S
-    while (found := read(xdg(site) / "gsub", smoke)) is None:
-        assert time.monotonic() < until, site.shown(smoke)
-        time.sleep(0.2)
-    return found
+    return wait_until(lambda: read(xdg(site) / "gsub", smoke), PATIENCE_S, f"the result of job {smoke}")
 
 
+@pytest.mark.all_releases
 @pytest.mark.parametrize("way", ["race", "gate"])
 def test_a_broken_script_is_held_before_it_takes_sixteen_gpus(site: Site, way: str) -> None:
     blocker = site.sbatch("-N8", "--gpus-per-node=1", script="#!/bin/sh\nsleep 300\n")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import time
 
 import pytest
 
 from site_configs.devcluster import Cluster
 from tests.slurm.smoke.running import PATIENCE_S, Site
+from tests.waiting import wait_until
 
 BROKEN = "#!/bin/bash\nmkdir out\npython3 -c 'import einops_of_nobody'\n"
 GOOD = "#!/bin/bash\nmkdir out || exit 3\necho mine > out/log\necho more >> kept\nsleep 60\n"
@@ -97,9 +97,7 @@ def test_a_cancelled_smoke_job_says_nothing_against_the_real_one(site: Site) -> 
     script = "#!/bin/sh\ntrap '' TERM; sleep 65.4321; exit 1\n"
     job = site.smoke(site.plan(script, mode="race", real=real, seconds=60.0))
     site.until(job, "JobState=RUNNING")
-    until = time.monotonic() + PATIENCE_S
-    while not running(site.cluster, "65.4321") and time.monotonic() < until:
-        time.sleep(0.05)
+    wait_until(lambda: running(site.cluster, "65.4321"), PATIENCE_S, "the script to begin")
     site.cluster.run(["scancel", str(job)], user=site.user, check=True)
     assert site.result(job).outcome == "inconclusive", site.said(job)
     assert "Priority=0" not in site.shown(real)
@@ -111,6 +109,7 @@ def test_a_step_that_wants_two_nodes_is_no_failure(site: Site) -> None:
     assert result.outcome == "inconclusive", site.said(job)
 
 
+@pytest.mark.all_releases
 def test_steps_of_srun_write_where_their_script_does(site: Site) -> None:
     site.file("kept", "mine\n")
     site.file(

@@ -6,13 +6,13 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from site_configs.devcluster import Cluster
 from tests.unit.gsub.train.running import HELPER
+from tests.waiting import wait_until
 
 EXAMPLES = HELPER.parents[1] / "examples/checkpoint"
 STEPS = 800
@@ -41,11 +41,11 @@ _UNDER_WAY = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SIGNALING")
 
 def ended(cluster: Cluster, job: str) -> dict[str, str]:
     """What Slurm says of a job when it has ended."""
-    until = time.monotonic() + PATIENCE_S
-    while (now := shown(cluster, job))["JobState"] in _UNDER_WAY:
-        assert time.monotonic() < until, now
-        time.sleep(0.5)
-    return now
+    return wait_until(
+        lambda: now if (now := shown(cluster, job))["JobState"] not in _UNDER_WAY else None,
+        PATIENCE_S,
+        f"the end of job {job}",
+    )
 
 
 def test_they_stop_when_warned_and_go_on_after_a_requeue(

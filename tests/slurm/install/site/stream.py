@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from tests.slurm.install.site.dressed import Site
+from tests.waiting import wait_until
 
 _T = TypeVar("_T")
 PATIENCE: Final = 120.0
@@ -296,7 +297,9 @@ class Stream:
             if time.monotonic() > late and not self.left:
                 rows = [line.split(" ", 2) for line in queue.stdout.splitlines()]
                 stale = {
-                    job: name for job, state, name in rows if state == "RUNNING" and name.endswith(_INTERACTIVE)
+                    job: name
+                    for job, state, name in rows
+                    if state == "RUNNING" and name.endswith(_INTERACTIVE)
                 }
                 self.left = tuple(stale.values())
                 if stale:  # as an administrator would, who sets no InactiveLimit
@@ -312,7 +315,10 @@ class Stream:
             client.wait()
         self._clients.clear()
         # Jobs that a failure left, held by its pause, must not hold up the test after it
-        for whose in (f"--name={_SENTINEL}", *(f"--user={user}" for user in {user for user, _, _ in CLIENTS})):
+        for whose in (
+            f"--name={_SENTINEL}",
+            *(f"--user={user}" for user in {user for user, _, _ in CLIENTS}),
+        ):
             self.site.cluster.run(["scancel", whose])
 
 
@@ -324,8 +330,7 @@ def wait_for(
     what: str, ready: Callable[[], _T | None], seconds: float = PATIENCE, told: Callable[[], str] = str
 ) -> _T:
     """What `ready` gives once it is true. Raises AssertionError: not in that time; `told` says more of it."""
-    deadline = time.monotonic() + seconds
-    while not (found := ready()):
-        assert time.monotonic() < deadline, f"waited in vain for {what} {told()}"
-        time.sleep(0.1)
-    return found
+    try:
+        return wait_until(ready, seconds, what)
+    except AssertionError as error:
+        raise AssertionError(f"{error} {told()}") from None
