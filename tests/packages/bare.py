@@ -13,13 +13,13 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from site_configs.devcluster.machine import locked
 from site_configs.devcluster.rootfs import install_packages
 from site_configs.devcluster.spec import cache_home
+from tests.waiting import wait_until
 
 NAME = "bare1"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -181,10 +181,10 @@ class BareHost:
 
     def wait(self, what: str, ready: Callable[[], bool], seconds: float = 60) -> None:
         """Wait until `ready`; fail with the daemons' last lines when it is not in time."""
-        deadline = time.monotonic() + seconds
-        while not ready():
-            assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s\n{self.tails()}"
-            time.sleep(0.1)
+        try:
+            wait_until(ready, seconds, what)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.tails()}") from None
 
     def tails(self) -> str:
         """The last lines of each daemon."""

@@ -1,4 +1,4 @@
-"""The packages, built once for all tests of them."""
+"""The packages, built once a run for all tests of them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gsub import __version__
+from site_configs.devcluster.machine import locked
 from site_configs.devcluster.pythonenv import PACKAGES
 from tests.paths import REPOSITORY
 
@@ -35,13 +36,14 @@ def build(out: Path, *arguments: str, umask: int = 0o022) -> list[Path]:
 class Built:
     """Packages by target, each built at its first use: `built["bookworm"]["gsub"]` is a path.
 
-    All are of one copy of the sources, which may change while tests run.
+    All are of one copy of the sources, which may change while tests run. Workers that run tests side by side share the
+    folder, and what is in it: one builds, the others wait for it.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        folder.mkdir(exist_ok=True)
         self.source = self._copy("source", __version__)
-        self._made: dict[tuple[str, str], dict[str, Path]] = {}
 
     def __getitem__(self, target: str) -> dict[str, Path]:
         return self._get(target, self.source)
@@ -51,27 +53,34 @@ class Built:
         return self._get(target, self._copy("later", NEXT))
 
     def _get(self, target: str, source: Path) -> dict[str, Path]:
-        made_of = (target, source.name)
-        if made_of not in self._made:
-            paths = build(self.folder / f"{target}-{source.name}", target, "--source", str(source))
-            self._made[made_of] = {path.name.partition("_")[0]: path for path in paths}
-        return self._made[made_of]
+        name = f"{target}-{source.name}"
+        done = self.folder / f"{name}.done"
+        with locked(self.folder / f"{name}.lock"):
+            if not done.exists():
+                paths = build(self.folder / name, target, "--source", str(source))
+                done.write_text("\n".join(map(str, paths)))
+        made = map(Path, done.read_text().splitlines())
+        return {path.name.partition("_")[0]: path for path in made}
 
     def _copy(self, name: str, version: str) -> Path:
         source = self.folder / name
-        if not source.exists():
-            origin = REPOSITORY if name == "source" else self.source
+        with locked(self.folder / f"{name}.lock"):
+            if source.exists():
+                return source
+            origin, copy = REPOSITORY if name == "source" else self.source, self.folder / f"{name}.new"
             for package in PACKAGES:
                 shutil.copytree(
-                    origin / package, source / package, ignore=shutil.ignore_patterns("__pycache__")
+                    origin / package, copy / package, ignore=shutil.ignore_patterns("__pycache__")
                 )
             for document in ("pyproject.toml", "README.md", "LICENSE"):
-                shutil.copy(origin / document, source)
-            stated = source / "gsub/__init__.py"
+                shutil.copy(origin / document, copy)
+            stated = copy / "gsub/__init__.py"
             stated.write_text(stated.read_text().replace(__version__, version))
+            copy.rename(source)
         return source
 
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return Built(tmp_path_factory.mktemp("packages"))
+    own = tmp_path_factory.getbasetemp()
+    return Built((own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "packages")

@@ -104,5 +104,9 @@ def job_state(host: BareHost, job: str) -> str:
 
 def run_job(host: BareHost) -> str:
     """A job with a GPU, waited for; its id."""
-    line = "sbatch --parsable --wait --output=/dev/null --gpus=1 --chdir=/tmp --wrap 'true'"
-    return host.run(line, user=USER, env={"HOME": f"/home/{USER}"}).stdout.strip()
+    line = "sbatch --parsable --output=/dev/null --gpus=1 --chdir=/tmp --wrap 'true'"
+    job = host.run(line, user=USER, env={"HOME": f"/home/{USER}"}).stdout.strip()
+    under_way = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
+    host.wait(f"the end of job {job}", lambda: job_state(host, job) not in under_way)
+    assert job_state(host, job) == "COMPLETED"
+    return job

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 import stat
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from site_configs.devcluster.rootfs import install_packages
 from tests.packages.bare import BareHost, bare_root
 from tests.packages.conftest import Built, build
 from tests.packages.test_on_bare import needs_chroots
+from tests.requirements import require
 
 TARGET = "bookworm"
 
-pytestmark = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="no dpkg-deb here")
+pytestmark = pytest.mark.needs("dpkg")
 
 
 def unpacked(package: Path, folder: Path) -> Path:
@@ -79,10 +77,7 @@ def test_the_scripts_are_posix_sh(built, tmp_path, shell, script):
 
 @pytest.fixture(scope="module")
 def rpms(built: Built, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    if shutil.which("rpmbuild") is None:
-        if os.geteuid() != 0:
-            pytest.skip("rpmbuild is missing, and only root can install it: apt-get install rpm")
-        install_packages(["rpm", "cpio"], say=print)
+    require("rpm")
     made = build(tmp_path_factory.mktemp("rpm"), "el9", "--source", str(built.source))
     return {path.name.rsplit("-", 2)[0]: path for path in made}
 

@@ -16,9 +16,8 @@ from gsub import __version__
 from tests.packages import slurm
 from tests.packages.bare import BareHost, listing
 from tests.packages.conftest import NEXT, Built
-from tests.releases import can_make_chroots
 
-needs_chroots = pytest.mark.skipif(not can_make_chroots(), reason="no chroot can be made here: it takes root")
+needs_chroots = pytest.mark.needs("chroots")
 SUITES = ("bookworm", "trixie")
 PACKAGES = ("gsub", "gsub-service", "gsub-node")
 UNITS = ("gsubd", "gsub-act", "gsub-noded")

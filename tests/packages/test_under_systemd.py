@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from tests.packages import slurm
 from tests.packages.booted import SLURM, BootedHost, booted, idle, unified
 from tests.packages.conftest import Built
 from tests.releases import can_make_chroots
+from tests.waiting import wait_until
 
 OURS = ("gsubd", "gsub-noded")
 
@@ -63,11 +64,8 @@ def waiting(host: BootedHost) -> bool:
 def hooked(host: BootedHost) -> bool:
     """Whether a job is seen on the node: slurmd takes a new configuration a moment after slurmctld."""
     job = slurm.run_job(host)
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        if host.run(f"gsub usage {job}", check=False).returncode == 0:
-            return True
-        time.sleep(0.5)
+    with suppress(AssertionError):
+        return wait_until(lambda: host.run(f"gsub usage {job}", check=False).returncode == 0, 5)
     return False
 
 
