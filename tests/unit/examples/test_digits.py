@@ -19,12 +19,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.paths import REPOSITORY
-
-np = pytest.importorskip("numpy")
-pytest.importorskip("sklearn")
 
 EXAMPLE = REPOSITORY / "examples" / "digits"
 sys.path.insert(0, str(EXAMPLE))
@@ -453,6 +451,7 @@ def run(size: int, folder: Path, *args: str, **env: str) -> list[tuple[int, str,
 SHORT = ("--epochs=3", "--hidden=32", "--lr=0.1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_the_number_of_ranks_does_not_change_the_result(backend: str, tmp_path: Path) -> None:
     if backend == "torch":
@@ -474,6 +473,7 @@ def test_the_number_of_ranks_does_not_change_the_result(backend: str, tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_seed_decides() -> None:
     outs = [
         run(1, Path("/"), "--epochs=1", "--hidden=8", "--backend=numpy", f"--seed={seed}")[0][1]
@@ -484,6 +484,7 @@ def test_the_seed_decides() -> None:
     assert first[2] != other[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "env", "code", "error"),
     [
@@ -528,6 +529,7 @@ def test_without_scikit_learn_one_sentence_says_what_to_install(tmp_path: Path) 
     assert err == wanted + "\n"
 
 
+@pytest.mark.slow
 def test_a_killed_rank_ends_the_others_at_once(tmp_path: Path) -> None:
     processes = [start(rank, 3, tmp_path, "--epochs=100000", "--backend=numpy") for rank in range(3)]
     try:

@@ -45,6 +45,7 @@ def read(emulation: Emulation) -> list[GpuReading]:
     return msgspec.json.decode(out, type=list[GpuReading])
 
 
+@pytest.mark.slow
 def test_a_gpu_at_work(emulation: Emulation) -> None:
     emulation.gpus.set(NODE, 1, ecc_corrected_volatile=7, ecc_uncorrected_volatile=2, throttle_reasons=0x44)
     emulation.load_file(1, os.getpid(), "utilization 85\nmemory_mib 4000\n")
@@ -124,6 +125,7 @@ def test_the_drivers_samples_are_had_after_the_clock_was_set_back() -> None:
     assert reader._sampled["GPU-a"] == int((now - 1) * 1e6)
 
 
+@pytest.mark.slow
 def test_what_was_between_two_readings_is_told_by_the_drivers_own_samples(emulation: Emulation) -> None:
     child = emulation.popen("-c", _FOLLOW, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     requests, answers = child.stdin, child.stdout

@@ -357,6 +357,8 @@ def test_a_lock_that_was_removed_locks_again(tmp_path):
     assert seen == [lock.stat().st_ino]
 
 
+@pytest.mark.slow
+@pytest.mark.needs("slurm-host")
 def test_any_umask_will_do_and_daemons_that_ended_are_started_again(state):
     line = [*DEVCLUSTER, "up", "--name", "x", "--nodes", "1", "--gpus", "1", "--no-accounting"]
     env = {**os.environ, "PATH": "/usr/bin:/bin", "LANG": "C"}
@@ -382,6 +384,7 @@ def test_any_umask_will_do_and_daemons_that_ended_are_started_again(state):
 
 
 @pytest.mark.root
+@pytest.mark.needs("slurm-host")
 def test_single_user_mode(tmp_path_factory):
     """Without root there is one user, and the same cluster otherwise."""
     if not (open_to_all(REPOSITORY) and open_to_all(Path(sys.executable))):

@@ -127,6 +127,7 @@ def seen(emulation: Emulation) -> list[tuple[int, int, int]]:
 IDLE = (0, 0, 62)
 
 
+@pytest.mark.slow
 def test_a_load_shows_while_the_block_runs(here: Emulation) -> None:
     with emugpu.load(util=100, memory_mib=4000, power_w=50) as load:
         assert seen(here) == [IDLE, (100, 4000, 112), IDLE]

@@ -521,6 +521,7 @@ def test_the_writer_refuses_unknown_errors_functions_models_profiles(emulation: 
     assert "n9" not in gpus.nodes()
 
 
+@pytest.mark.slow
 def test_every_error_name_of_the_writer_is_known_to_the_library_and_to_nvidia_ml_py(
     emulation: Emulation,
 ) -> None:
@@ -553,6 +554,8 @@ def test_creating_anew_takes_surplus_gpus_away_and_lets_everyone_drive_the_rest(
     assert (tmp_path / "n1" / "0" / "state").stat().st_mode & 0o777 == 0o644
 
 
+@pytest.mark.slow
+@pytest.mark.needs("compiler")
 def test_building_again_does_nothing_and_without_a_compiler_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -572,6 +575,7 @@ def test_building_again_does_nothing_and_without_a_compiler_says_what_to_install
         build(tmp_path)
 
 
+@pytest.mark.slow
 def test_it_is_compiled_once_and_copied(tmp_path: Path) -> None:
     cache, one, other = (tmp_path / name for name in ("cache", "one", "other"))
     library = copied(cache, one)
@@ -643,6 +647,7 @@ def test_every_nvml_name_that_we_use_exists_in_nvidia_ml_py_and_every_function_i
     assert all(name.startswith("nvml") for name in exported)
 
 
+@pytest.mark.slow
 def test_sanitizers_find_nothing(tmp_path: Path, emulation: Emulation) -> None:
     flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1")
     library = build(tmp_path / "sanitized", extra_flags=flags)

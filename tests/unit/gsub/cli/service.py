@@ -21,6 +21,7 @@ from profiler.records import Record
 from profiler.sealed import Service
 from profiler.store import open_store
 from profiler.store.facts import JobFacts
+from tests.unit.profiler.store.empty import empty_store
 from tests.unit.profiler.store.records import CLUSTER
 from tests.unit.prolog_epilog.agent.munged import munged
 
@@ -65,9 +66,9 @@ def keeper(
 
     Over a store of its own in the folder, or the one that is named.
     """
-    store_url = store_url or f"sqlite:///{folder / 'store.db'}"
-    store = open_store(store_url)
-    store.migrate()
+    own_url = f"sqlite:///{folder / 'store.db'}"
+    store = open_store(store_url) if store_url else empty_store(own_url)
+    store_url = store_url or own_url
     store.take(records, time.time())
     store.enrich(facts, time.time())
     store.close()

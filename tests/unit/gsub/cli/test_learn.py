@@ -70,6 +70,7 @@ def gone(pid: int) -> bool:
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "source"),
     [("train.step()", "counter"), ("n = globals().get('n', 0) + 1; print('step', n)", "log")],

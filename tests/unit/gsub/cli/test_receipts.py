@@ -313,6 +313,7 @@ def test_a_home_that_cannot_be_written_to(here: Here, tmp_path: Path) -> None:
     assert here.shown(HOME=str(tmp_path / "none")) == "" and not (tmp_path / "none").exists()
 
 
+@pytest.mark.slow
 def test_a_service_that_hangs_takes_no_longer_than_the_budget_and_not_again(here: Here) -> None:
     hung = threading.Event()
     reply, here.service.reply = here.service.reply, lambda asked: (hung.wait(60), (200, b"{}"))[1]
@@ -375,6 +376,7 @@ def on_terminal(here: Here, *words: str, **more: str) -> tuple[int, str, str]:
         os.close(slave)
 
 
+@pytest.mark.slow
 def test_after_any_commands_own_output(here: Here) -> None:
     code, out, shown = on_terminal(here, "usage", "7", "--receipt")
     assert code == 0 and out.startswith("job 7 ") and "job 7 " in shown and "next time" in shown
@@ -388,6 +390,7 @@ def test_not_after_help_nor_an_error(here: Here) -> None:
     assert not here.service.asked
 
 
+@pytest.mark.slow
 def test_the_exit_code_is_the_commands(here: Here) -> None:
     here.service.reply = lambda asked: (200, b"junk")
     assert on_terminal(here, "admin", "--help")[0] == 0

@@ -85,6 +85,7 @@ def gsub(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
 # --- a real keeper --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_job_that_ended(site: Site, gsub) -> None:
     code, out, err = gsub(site, "1")
     assert (code, err) == (0, "")

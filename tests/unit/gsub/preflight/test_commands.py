@@ -192,6 +192,7 @@ def test_any_text_is_read_or_given_up(text: str) -> None:
     read(text)
 
 
+@pytest.mark.slow
 def test_a_huge_script_is_read_in_no_time() -> None:
     for text in (
         "a" * 1_000_000,

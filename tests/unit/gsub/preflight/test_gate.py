@@ -73,6 +73,7 @@ def test_it_can_be_turned_off(gsub: Run, tmp_path: Path) -> None:
     assert gsub("bad.sh", GSUB_PREFLIGHT="off").returncode == 0 and called(tmp_path)
 
 
+@pytest.mark.slow
 def test_standard_input_reaches_sbatch_as_it_was(gsub: Run, tmp_path: Path) -> None:
     text = GOOD + "# é\n" * 50_000
     assert gsub("-N1", given=text).returncode == 0

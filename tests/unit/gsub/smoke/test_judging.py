@@ -108,6 +108,7 @@ def test_a_signal_is_no_failure_whatever_the_log_says(code: int) -> None:
     assert verdict(LogText.of("output", FAILED[0][1].encode()), code).outcome == "inconclusive"
 
 
+@pytest.mark.slow
 def test_of_many_real_logs_none_fails_for_a_reason_that_is_not_the_users() -> None:
     failed = {True: 0, False: 0}
     for line in (CORPUS / "labels.jsonl").read_text().splitlines()[::2]:

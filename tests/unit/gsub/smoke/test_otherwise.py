@@ -63,6 +63,7 @@ def test_what_slurm_says_of_the_smoke_job_is_no_fact_of_the_real_one() -> None:
     assert not asks_slurm(["# scontrol release it\npython train.py --sacct=no"])
 
 
+@pytest.mark.slow
 def test_a_script_that_copies_its_own_log_is_not_called_failed(place: Place) -> None:
     script = "#!/bin/sh\necho loss 1\ncp slurm-$SLURM_JOB_ID.out kept.log\n"
     code, result = place.ran(script)

@@ -96,6 +96,7 @@ def test_a_signal_ends_it_at_once_and_says_nothing_against_the_script(place: Pla
     assert result.seconds < PATIENCE_S
 
 
+@pytest.mark.slow
 def test_steps_a_second_come_from_the_output(place: Place) -> None:
     script = "#!/bin/bash\nfor i in $(seq 400); do echo step $i; sleep 0.05; done\n"
     _, result = place.ran(script, seconds=2.0)

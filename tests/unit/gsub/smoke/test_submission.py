@@ -231,6 +231,7 @@ def test_the_gate_stands_where_it_counts(words: list[str], expected: list[str]) 
     assert (again.script, again.args) == (line.script, line.args) and again.given("dependency")
 
 
+@pytest.mark.slow
 def test_a_refused_smoke_job_leaves_the_real_one_alone(gsub: Gsub) -> None:
     gsub.flag("refuse-smoke")
     for way, order in (("race", ["real", "smoke"]), ("gate", ["smoke", "real"])):
@@ -300,6 +301,7 @@ def test_an_interrupt_after_the_real_job_was_submitted_takes_nothing_away(gsub: 
     assert "Submitted batch job 7" in out and gsub.order == ["real", "smoke"]
 
 
+@pytest.mark.slow
 def test_what_is_printed_is_of_the_real_job(gsub: Gsub) -> None:
     done = gsub("--smoke", "--parsable", "t.sh")
     assert (done.stdout, done.stderr) == ("7\n", "")
@@ -311,6 +313,7 @@ def test_what_is_printed_is_of_the_real_job(gsub: Gsub) -> None:
     assert facts["job_id"] == 7 and facts["smoke"]["job_id"] == 8 and facts["smoke"]["way"] == "gate"
 
 
+@pytest.mark.slow
 def test_only_submits_the_smoke_job_alone(gsub: Gsub) -> None:
     done = gsub("--smoke=only", "t.sh")
     assert (done.returncode, done.stdout, gsub.order) == (0, "Submitted batch job 8\n", ["smoke"])
@@ -349,6 +352,7 @@ def test_a_job_without_a_smoke_run_is_submitted_with_one_line(gsub: Gsub, words:
     assert gsub(*words, site="[smoke]\nabove_gpus = 0").stderr == ""
 
 
+@pytest.mark.slow
 def test_the_sites_wish(gsub: Gsub) -> None:
     def order(*words: str, site: str, **env: str) -> list[str]:
         assert gsub(*words, "t.sh", site=f"[smoke]\n{site}", **env).returncode == 0
@@ -375,6 +379,7 @@ def test_words_that_clash_submit_nothing(gsub: Gsub, words: list[str], code: int
     assert done.returncode == code and gsub.calls == [] and "nothing was submitted" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_pass_is_not_tried_again_until_something_changes(gsub: Gsub) -> None:
     (gsub.folder / "t.sh").write_text(f"{SCRIPT}python3 train.py\n")
     (gsub.folder / "train.py").write_text("import helper\n")

@@ -13,10 +13,11 @@ import pytest
 
 from gsub.cli import main
 from profiler.records import GpuUse
-from profiler.store import JobFacts, Store, open_store
+from profiler.store import JobFacts, Store
 from profiler.store.use import in_use
 from tests.unit.profiler.store import records
 from tests.unit.profiler.store.conftest import new_url, postgres, store, url
+from tests.unit.profiler.store.empty import empty_store
 
 __all__ = ["new_url", "postgres", "store", "url"]
 NASTY = "bob\x1b[31m\u202e"
@@ -65,8 +66,7 @@ def fill(store: Store, now: float) -> None:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "store.db"
-    made = open_store(f"sqlite:///{path}")
-    made.migrate()
+    made = empty_store(f"sqlite:///{path}")
     fill(made, time.time())
     made.close()
     return path
@@ -144,6 +144,7 @@ def test_what_is_wrong_is_told(run: Run, words: list[str], said: str) -> None:
     assert code == 2 and said in error
 
 
+@pytest.mark.slow
 def test_both_databases_tell_the_same(store: Store) -> None:
     now = records.T0 + 86400
     fill(store, now)

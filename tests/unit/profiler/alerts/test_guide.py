@@ -10,11 +10,11 @@ import pytest
 
 from gsub.cli import main
 from profiler.alerts import fresh_seconds
-from profiler.store import open_store
 from site_configs.alerts_table import BUILT_IN, PLACEHOLDERS, QUANTITIES
 from site_configs.site import parse_site
 from slurm_plugins.act.limits import CANCELS
 from tests.paths import REPOSITORY
+from tests.unit.profiler.store.empty import empty_store
 
 GUIDE = (REPOSITORY / "docs/alerts.md").read_text(encoding="utf-8")
 SAID = {
@@ -57,8 +57,7 @@ def test_its_site_file_is_read() -> None:
 def test_its_commands_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    store = open_store(f"sqlite:///{tmp_path / 'store.db'}")
-    store.migrate()
+    store = empty_store(f"sqlite:///{tmp_path / 'store.db'}")
     store.close()
     site = tmp_path / "site.toml"
     site.write_text(f'cluster = "lab"\nstore.url = "sqlite:///{tmp_path / "store.db"}"\n')

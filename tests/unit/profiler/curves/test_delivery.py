@@ -46,6 +46,7 @@ def left_behind(folder: Path) -> list[Path]:
     return sorted((folder / "state-of-user" / "gsub" / "points").glob("*.json"))
 
 
+@pytest.mark.slow
 def test_by_munge_to_the_keeper_and_back_as_a_curve(tmp_path: Path) -> None:
     with munged() as munge, kept(tmp_path, munge) as one:
         url = one.service().url

@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from profiler.points import Measured
-from profiler.store import Store, open_store
+from profiler.store import Store
 from profiler.store.points import RUNS, WORKLOADS
 from tests.unit.profiler.curves.place import points
+from tests.unit.profiler.store.empty import empty_store
 from tests.unit.profiler.store.postgres import postgres
 from tests.unit.profiler.store.records import record_id
 
@@ -24,8 +25,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     url = f"sqlite:///{tmp_path / 'store.db'}"
     if getattr(request, "param", "") == "postgresql":
         url = str(request.getfixturevalue("postgres").database())
-    made = open_store(url)
-    made.migrate()
+    made = empty_store(url)
     yield made
     made.close()
 

@@ -91,6 +91,7 @@ def test_the_cpus_are_the_levers_then_slurms(env, lever, cpus, tmp_path):
     assert cpus_given(env) == cpus
 
 
+@pytest.mark.slow
 def test_the_program_follows_the_lever_and_tells_of_its_steps(tmp_path):
     lever = tmp_path / "cpus"
     lever.write_text("32\n")

@@ -15,6 +15,8 @@ from slurm_plugins.decide.stages import sensitivity
 from slurm_plugins.service.learnt import records_of
 from tests.unit.profiler.learn.virtual import learnt
 
+pytestmark = pytest.mark.slow
+
 CAP = 32
 QUEUES = (4, 8, 16, 32)
 

@@ -27,6 +27,7 @@ def drawn(seed: int) -> tuple[float, Job]:
     return place, Job(saturating(place, top), draw, noise)
 
 
+@pytest.mark.slow
 def test_the_knee_is_found_within_one_cpu_in_three_minutes():
     off: Counter[int] = Counter()
     points: Counter[int] = Counter()

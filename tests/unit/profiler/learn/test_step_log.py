@@ -73,6 +73,7 @@ def test_a_log_that_was_cut_off_is_read_anew(tmp_path: Path):
     assert log.speed(0.0) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", [b"x" * 300 + b"\n", b"step 1 " * 40 + b"\n", b"1/2 \xff\x00\n", b"\r"])
 def test_a_log_that_pours_costs_a_bounded_time(line: bytes):
     log = StepLog()

@@ -45,6 +45,7 @@ def admin(
     return run
 
 
+@pytest.mark.slow
 def test_seen_and_cleared(admin: Callable[..., Any], site: Site) -> None:
     until = time.monotonic() + PATIENCE
     while not (nodes := json.loads(admin("--json")[1])["nodes"]) and time.monotonic() < until:

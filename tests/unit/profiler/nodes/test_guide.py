@@ -12,6 +12,7 @@ GUIDE = REPOSITORY / "docs/bad-nodes.md"
 TEXT = GUIDE.read_text()
 
 
+@pytest.mark.slow
 def test_the_table_is_what_is_so() -> None:
     assert with_table(TEXT) == TEXT, "python -m tests.unit.profiler.nodes.guide docs/bad-nodes.md"
 

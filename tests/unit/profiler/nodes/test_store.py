@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import event as calls_of
 
 from profiler.bad_nodes import day_of
-from profiler.store import Store, open_store
+from profiler.store import Store
 from profiler.store.node_votes import NodeDay, node_day
 from prolog_epilog.failures.judge import HARDWARE_XIDS
 from tests.unit.profiler.nodes.world import NOW, XID, Run, told
+from tests.unit.profiler.store.empty import empty_store
 from tests.unit.profiler.store.records import CLUSTER, event
 
 TODAY = day_of(NOW)
@@ -25,6 +27,7 @@ def votes(found: NodeDay) -> set[tuple[str, str, str, int | None, str]]:
     return {(one.node, one.reason, one.source, one.uid, one.workload) for one in found.votes}
 
 
+@pytest.mark.slow
 def test_an_empty_store_says_nothing(store: Store) -> None:
     assert day(store) == NodeDay((), {}, {})
 
@@ -60,6 +63,7 @@ def test_what_failed_where_by_whose_word(store: Store) -> None:
     assert day(store, cluster="other") == NodeDay((), {}, {})
 
 
+@pytest.mark.slow
 def test_of_one_user_only_so_much_is_read_and_counted(store: Store) -> None:
     told(store, [Run(("n1",), 666, f"w{chr(97 + i % 26)}{i}", log="cuda_init_failed") for i in range(300)])
     told(store, [Run(("n1",), 1000, "honest", log="cuda_init_failed", days_ago=0.2)])
@@ -69,8 +73,7 @@ def test_of_one_user_only_so_much_is_read_and_counted(store: Store) -> None:
 
 
 def test_no_table_is_read_through(tmp_path: Path) -> None:
-    store = open_store(f"sqlite:///{tmp_path / 'store.db'}")
-    store.migrate()
+    store = empty_store(f"sqlite:///{tmp_path / 'store.db'}")
     told(store, [Run(log="gpu_hardware", xid=True)], [event("xid", "error", "n1", NOW, detail=XID)])
     asked: list[tuple[str, Any]] = []
     calls_of.listen(

@@ -96,6 +96,7 @@ def test_what_root_saw_keeps_others_off(place: Place) -> None:
     assert place.exc_nodes() == "n7"
 
 
+@pytest.mark.slow
 def test_no_user_alone_keeps_others_off_but_three_do(place: Place) -> None:
     told(place.store, CALM)
     told(place.store, [Run(("n7",), 666, f"w-{'x' * (i % 9)}", log="gpu_hardware", named="n7", days_ago=i % 9 * 1.0)
@@ -261,6 +262,7 @@ class Twenty(FakeClient):
         return (partition("gpu", HOSTS, default=True),)
 
 
+@pytest.mark.slow
 def test_gsubd_takes_it_while_it_runs(place: Place, tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text(f'cluster = "{CLUSTER}"\n[policy]\nmode = "enforce"\n')
     (place.state / PARTITIONS).unlink()

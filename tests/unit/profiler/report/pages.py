@@ -14,8 +14,8 @@ from profiler.report.figures import BY, Table, audit
 from profiler.report.files import About
 from profiler.report.frames import jobs
 from profiler.report.html import page
-from profiler.store import open_store
 from tests.unit.profiler.report.history import CLUSTER, SINCE, UNTIL, fill
+from tests.unit.profiler.store.empty import empty_store
 
 ABOUT = About('lab<b>"&\u202e', SINCE, UNTIL)
 HOSTILE = (
@@ -36,8 +36,7 @@ HOSTILE = (
 
 def history(folder: Path, attempts: int = 3000) -> pd.DataFrame:
     """A year of a site; the users, accounts and reasons that matter most have names to suffer for."""
-    store = open_store(f"sqlite:///{folder / 'store.db'}")
-    store.migrate()
+    store = empty_store(f"sqlite:///{folder / 'store.db'}")
     fill(store, attempts)
     frame: pd.DataFrame = jobs(store, cluster=CLUSTER, since=SINCE, until=UNTIL)
     store.close()

@@ -17,9 +17,10 @@ import pytest
 from gsub.cli import main
 from gsub.commands.admin.audit import BY
 from profiler.report import figures, files
-from profiler.store import JobFacts, open_store
+from profiler.store import JobFacts
 from tests.unit.profiler.report.history import CLUSTER, fill
 from tests.unit.profiler.store.conftest import small_disk
+from tests.unit.profiler.store.empty import empty_store
 from tests.unit.profiler.store.records import CLUSTER as LAB
 from tests.unit.profiler.store.records import ended, started
 
@@ -32,8 +33,7 @@ Run = Callable[..., tuple[int, str, str]]
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of two clusters: Philly's, and one whose user has a name that others would have to suffer for."""
     path = tmp_path_factory.mktemp("audit") / "store.db"
-    store = open_store(f"sqlite:///{path}")
-    store.migrate()
+    store = empty_store(f"sqlite:///{path}")
     fill(store, 1500)
     at = time.time() - 7200
     store.take([started(1, at=at, user=NASTY, account="+group"), ended(1, at=at + 3600)], at)
@@ -97,6 +97,7 @@ def test_it_begins_with_the_records(audit: Run) -> None:
     assert sum(row["gpu_hours"] for row in rows) == pytest.approx(whole["value"])
 
 
+@pytest.mark.slow
 def test_csv_and_parquet_say_the_same(audit: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert audit(*YEAR, "--csv", str(tmp_path / "csv"))[0] == 0
@@ -133,6 +134,7 @@ def test_names_of_users_stay_text(audit: Run, tmp_path: Path) -> None:
     assert list(made.number) == [-3, -2, -1, 0, 1, 2]
 
 
+@pytest.mark.slow
 def test_the_page_has_every_split_and_is_for_its_owner(audit: Run, tmp_path: Path) -> None:
     page = tmp_path / "audit.html"
     code, out, err = audit(*YEAR, "--html", str(page))
@@ -165,6 +167,7 @@ def test_a_page_where_there_is_no_folder(audit: Run, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["link"]
 
 
+@pytest.mark.slow
 def test_pseudonyms(audit: Run) -> None:
     _, plain, _ = audit(*YEAR, "--json")
     _, one, _ = audit(*YEAR, "--json", "--pseudonyms")

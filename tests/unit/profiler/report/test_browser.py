@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -16,13 +15,12 @@ from playwright.sync_api import Browser, Page, Route, sync_playwright
 
 from gsub.shadow_page import page as shadow_page
 from profiler.report.advice import advice
-from profiler.store import open_store
-from site_configs.devcluster import DevClusterError
-from site_configs.devcluster.rootfs import install_packages
 from tests.paths import REPOSITORY
+from tests.requirements import CHROMIUM, find_program, require
 from tests.unit.profiler.report.history import SINCE
 from tests.unit.profiler.report.pages import HOSTILE, crowd, history, made
 from tests.unit.profiler.report.test_shadow import page_of, recommended
+from tests.unit.profiler.store.empty import empty_store
 
 Colours: TypeAlias = Literal["light", "dark"]
 LABELS = """all => all.map(one => {
@@ -30,33 +28,20 @@ LABELS = """all => all.map(one => {
     return [one.textContent, box.height, box.left - plot.left, plot.right - box.right];
 })"""
 """Of each label the text, the height, and how far it is from the edges of its plot."""
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-"""What Chromium is called on Debian, on others, and as Google's."""
 LONG = 120_000.0
 """Milliseconds that a step may take on a machine that has much else to do."""
 A4 = 688
 """CSS pixels between the margins of the sheet."""
 
 
-def chromium_of() -> str | None:
-    """The first one that is here."""
-    return next(filter(None, map(shutil.which, NAMES)), None)
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """A Chromium of the machine's; where there is none, Debian's, which root gets from Debian."""
-    if chromium_of() is None:
-        try:
-            install_packages(["chromium", "fonts-dejavu-core"], say=print)
-        except DevClusterError as error:
-            if "CI" in os.environ:
-                raise
-            pytest.skip(f"no Chromium ({', '.join(NAMES)}) is here: {str(error).splitlines()[0]}")
+    require("chromium")
     # No sandbox for root: what it opens is our own file
     options = ["--disable-gpu", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=chromium_of(), args=options, timeout=LONG)
+        chromium = playwright.chromium.launch(executable_path=find_program(*CHROMIUM), args=options, timeout=LONG)
         yield chromium
         chromium.close()
 
@@ -117,6 +102,7 @@ def values(page: Page, table: str, column: int) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("colours", ["light", "dark"])
 def test_it_fits_and_has_no_fault_of_accessibility(browser: Browser, folder: Path, colours: Colours) -> None:
     with shown(browser, folder / "few.html", colours=colours) as page:
@@ -138,10 +124,10 @@ def test_it_fits_and_has_no_fault_of_accessibility(browser: Browser, folder: Pat
         assert page.evaluate("window.hacked") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("colours", ["light", "dark"])
 def test_the_page_of_shadows_fits_and_has_no_fault(browser: Browser, folder: Path, colours: Colours) -> None:
-    store = open_store(f"sqlite:///{folder / f'shadow-{colours}.db'}")
-    store.migrate()
+    store = empty_store(f"sqlite:///{folder / f'shadow-{colours}.db'}")
     recommended().write(store)
     found = page_of(store)
     store.close()
@@ -160,6 +146,7 @@ def test_the_page_of_shadows_fits_and_has_no_fault(browser: Browser, folder: Pat
         assert values(page, "overview", 2)[0] == "79"
 
 
+@pytest.mark.slow
 def test_a_click_sorts_and_so_does_the_keyboard(browser: Browser, folder: Path) -> None:
     with shown(browser, folder / "some.html") as page:
         table = page.locator("#by_user-table")
@@ -201,6 +188,7 @@ def test_a_click_sorts_and_so_does_the_keyboard(browser: Browser, folder: Path) 
             assert waits.locator("tr").last.inner_text().startswith("all")
 
 
+@pytest.mark.slow
 def test_the_rest_stays_below_and_paper_has_the_first_ones(browser: Browser, folder: Path) -> None:
     with shown(browser, folder / "many.html") as page:
         page.locator("#by_user-table").get_by_role("button", name="GPU-hours").click()
@@ -211,6 +199,7 @@ def test_the_rest_stays_below_and_paper_has_the_first_ones(browser: Browser, fol
         assert "the file has 500" in page.locator("#by_user .printed").inner_text()
 
 
+@pytest.mark.slow
 def test_typing_filters(browser: Browser, folder: Path) -> None:
     with shown(browser, folder / "some.html") as page:
         whole = len(values(page, "by_user", 0))
@@ -243,6 +232,7 @@ def test_all_is_there_without_a_script(browser: Browser, folder: Path) -> None:
         assert page.locator("svg:visible").count() == 11
 
 
+@pytest.mark.slow
 def test_names_are_shown_as_they_are_and_the_policy_stands_behind(browser: Browser, folder: Path) -> None:
     with shown(browser, folder / "some.html") as page:
         assert page.get_by_role("rowheader", name=HOSTILE[0]).first.is_visible()
@@ -263,6 +253,7 @@ def test_names_are_shown_as_they_are_and_the_policy_stands_behind(browser: Brows
     context.close()
 
 
+@pytest.mark.slow
 def test_paper_cuts_nothing(browser: Browser, folder: Path) -> None:
     with shown(browser, folder / "some.html", width=A4, colours="dark") as page:
         page.emulate_media(media="print", color_scheme="dark")
@@ -281,9 +272,9 @@ def test_paper_cuts_nothing(browser: Browser, folder: Path) -> None:
 
 def test_a_chromium_of_any_name_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert chromium_of() is None
-    for name in reversed(NAMES):
+    assert find_program(*CHROMIUM) is None
+    for name in reversed(CHROMIUM):
         (tmp_path / name).touch(mode=0o755)
-        assert chromium_of() == str(tmp_path / name)
+        assert find_program(*CHROMIUM) == str(tmp_path / name)
     readme = (REPOSITORY / "README.md").read_text()
-    assert all(f"`{name}`" in readme for name in NAMES)
+    assert all(f"`{name}`" in readme for name in CHROMIUM)

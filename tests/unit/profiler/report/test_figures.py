@@ -13,8 +13,8 @@ from sqlalchemy import insert
 
 from profiler.report.figures import Table, audit, by, utilisation_over_time
 from profiler.report.frames import jobs
-from profiler.store import open_store
 from profiler.store.schema import WAITED, job, verdict
+from tests.unit.profiler.store.empty import empty_store
 
 MONDAY = 1_736_121_600.0
 """2025-01-06, UTC."""
@@ -79,8 +79,7 @@ def rows() -> Iterator[tuple[dict[str, Any], str | None]]:
 
 @pytest.fixture(scope="module")
 def frame(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
-    store = open_store(f"sqlite:///{Path(tmp_path_factory.mktemp('hand')) / 'store.db'}")
-    store.migrate()
+    store = empty_store(f"sqlite:///{Path(tmp_path_factory.mktemp('hand')) / 'store.db'}")
     with store.writing("The history cannot be written.") as connection:
         for row, reason in rows():
             connection.execute(insert(job).values(row))

@@ -46,6 +46,7 @@ def attributes(reader: Reader, tag: str) -> list[dict[str, str | None]]:
     return [named for found, named in reader.tags if found == tag]
 
 
+@pytest.mark.slow
 def test_nothing_comes_from_outside(reader: Reader) -> None:
     for tag, named in reader.tags:
         assert not {name for name in named if name.startswith("on") or name in ("style", "src", "srcset")}, (

@@ -22,6 +22,7 @@ from profiler.store import open_store
 from profiler.store.schema import job
 from tests.paths import REPOSITORY
 from tests.unit.profiler.report.history import CLUSTER, UNTIL, fill
+from tests.unit.profiler.store.empty import empty_store
 
 NOW = UNTIL + 3 * 86400
 """When the notebook is run: days after the last start, when what ran then has run on."""
@@ -41,8 +42,7 @@ NULLABLE = {"Int32": "whole", "Int64": "whole"}
 def store_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A store with a made-up history, in the end of which a job runs on that was the last one to start."""
     url = f"sqlite:///{tmp_path_factory.mktemp('notebook') / 'store.db'}"
-    store = open_store(url)
-    store.migrate()
+    store = empty_store(url)
     fill(store, 3000)
     late = {"cluster": CLUSTER, "job_id": 900_001, "restarts": 0, "sort_at": UNTIL, "touched": NOW - 3600}
     late |= {"user": "late", "state": "COMPLETED", "gpus": 8, "started": UNTIL, "ended": NOW - 3600}
@@ -95,6 +95,7 @@ def test_it_is_a_notebook_without_outputs() -> None:
             assert cell["outputs"] == [] and cell["execution_count"] is None
 
 
+@pytest.mark.slow
 def test_its_figures_are_those_of_the_audit(output: str, frame: pd.DataFrame) -> None:
     assert output.startswith(f"{len(frame):,} attempts of {frame.user.nunique()} users\n")
     told = {name: json.loads(text) for name, text in json.loads(output.split("RESULTS ")[1]).items()}
@@ -119,6 +120,7 @@ def test_its_figures_are_those_of_the_audit(output: str, frame: pd.DataFrame) ->
     assert any(value for row in told["waits"].values() for value in row.values())
 
 
+@pytest.mark.slow
 def test_a_cluster_without_jobs_is_a_sentence(store_url: str, tmp_path: Path) -> None:
     done = ran(store_url, "other", tmp_path)
     said = "The store has no jobs of the cluster other: set GSUB_CLUSTER, or GSUB_STORE.\n"

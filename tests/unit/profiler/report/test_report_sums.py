@@ -16,11 +16,12 @@ from sqlalchemy import insert
 from profiler.answers import Advice, Figure, Report
 from profiler.report import figures
 from profiler.report.frames import jobs
-from profiler.store import ReportQuery, Store, open_store
+from profiler.store import ReportQuery, Store
 from profiler.store.report import OUTCOMES
 from profiler.store.schema import WAITED, finding, job, job_node, verdict
 from tests.unit.profiler.report.history import CLUSTER, SINCE, UNTIL, fill
 from tests.unit.profiler.report.test_figures import DAYS, MONDAY, rows
+from tests.unit.profiler.store.empty import empty_store
 
 ADA, BOB = 1000, 1001
 HOUR = 3600.0
@@ -288,8 +289,7 @@ def test_nothing(store: Store) -> None:
 
 
 def test_only_indexes_are_read(tmp_path: Path) -> None:
-    store = open_store(f"sqlite:///{tmp_path / 'store.db'}")
-    store.migrate()
+    store = empty_store(f"sqlite:///{tmp_path / 'store.db'}")
     statements: list[tuple[str, Any]] = []
     calls_of.listen(
         store.engines.reader, "before_cursor_execute", lambda *call: statements.append((call[2], call[3]))
@@ -315,6 +315,7 @@ def test_only_indexes_are_read(tmp_path: Path) -> None:
             )
 
 
+@pytest.mark.slow
 def test_a_long_history_is_summed_up_at_once(store: Store) -> None:
     """A made-up year, with what still runs and ends after the window."""
     fill(store, 1500)

@@ -32,6 +32,7 @@ from slurm_plugins.decide.request import Job, Request
 from slurm_plugins.decide.stages.topology import Topology
 from tests.properties import examples
 from tests.unit.profiler.report.pages import read
+from tests.unit.profiler.store.empty import empty_store
 from tests.unit.slurm_plugins.decide.cluster import CLUSTERS
 
 T0 = 1_760_000_000.0
@@ -140,8 +141,7 @@ def world() -> World:
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty store to be copied."""
     path = tmp_path_factory.mktemp("empty") / "store.db"
-    made = open_store(f"sqlite:///{path}")
-    made.migrate()
+    made = empty_store(f"sqlite:///{path}")
     made.close()
     return path
 

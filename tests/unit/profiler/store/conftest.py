@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from profiler.store import Store, open_store
+from profiler.store import Store
+from tests.requirements import require
+from tests.unit.profiler.store.empty import empty_store
 from tests.unit.profiler.store.postgres import postgres
 
 __all__ = ["postgres"]
@@ -32,8 +34,7 @@ def url(new_url: Callable[[], str]) -> str:
 @pytest.fixture
 def store(url: str) -> Iterator[Store]:
     """An empty store."""
-    store = open_store(url)
-    store.migrate()
+    store = empty_store(url)
     yield store
     store.close()
 
@@ -56,11 +57,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of one MiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "gsub-test", str(folder)], capture_output=True
-    )
-    if done.returncode != 0:
-        pytest.skip("only root can mount a small disk")
+    require("mounts")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "gsub-test", str(folder)], check=True)
     try:
         yield folder
     finally:

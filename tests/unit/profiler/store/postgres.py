@@ -20,7 +20,9 @@ from pathlib import Path
 
 import pytest
 
-_PROGRAMS = Path("/usr/lib/postgresql")
+from tests.requirements import find_postgresql, require
+
+_NOT_TO_DISK = ("fsync = off", "synchronous_commit = off", "full_page_writes = off")
 
 
 class Postgres:
@@ -81,21 +83,11 @@ class Postgres:
 
 
 def programs() -> Path:
-    """Where the newest PostgreSQL's programs are; root gets them from Debian."""
-    found = _programs()
-    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-        subprocess.run(["apt-get", "-qq", "update"], env=environment, capture_output=True)
-        subprocess.run(["apt-get", "-qq", "install", "postgresql"], env=environment, capture_output=True)
-        found = _programs()
-    if found is None:
-        pytest.skip("PostgreSQL's server is not installed: apt-get install postgresql")
+    """Return where the newest PostgreSQL's programs are."""
+    require("postgresql")
+    found = find_postgresql()
+    assert found is not None
     return found
-
-
-def _programs() -> Path | None:
-    found = [path.parent for path in _PROGRAMS.glob("*/bin/initdb")]
-    return max(found, key=lambda path: int(path.parent.name), default=None)
 
 
 @pytest.fixture(scope="session")
@@ -103,7 +95,7 @@ def postgres() -> Iterator[Postgres]:
     """One server for all tests."""
     # Not pytest's folder: its path may be longer than a socket's name may be, and closed to the user postgres
     with tempfile.TemporaryDirectory(prefix="gsub-pg-") as folder:
-        server = Postgres(Path(folder))
+        server = Postgres(Path(folder), _NOT_TO_DISK)
         server.start()
         try:
             yield server

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from profiler.early import History, smoke_time
 from profiler.store import Store
 from profiler.store.early import EarlyQuery
@@ -41,6 +43,7 @@ def test_what_counts(store: Store) -> None:
     assert early(store, since=T0 + 1) == History(0)
 
 
+@pytest.mark.slow
 def test_the_length_of_a_run_follows_the_sites_own_history(store: Store) -> None:
     for number in range(1, 61):
         put(store, number, 20.0, "import_error")

@@ -76,6 +76,7 @@ def decide(store: Store, *rows: Resubmission) -> list[int]:
 # Marks
 
 
+@pytest.mark.slow
 def test_a_failure_waits_until_it_is_decided_and_only_once(store: Store) -> None:
     fail(store, 1, 2, nodes="n[1-2]", comment="gsub:checkpoint")
     first, second = store.undecided(CLUSTER, 10, NOW)
@@ -199,6 +200,7 @@ def test_users_in_turn(store: Store) -> None:
     assert len(store.due_resubmissions(CLUSTER, 100, NOW)) == 9
 
 
+@pytest.mark.slow
 def test_ten_thousand_failures_of_one_user_keep_no_other_waiting(store: Store) -> None:
     """Neither from being judged, nor decided, nor carried out."""
     fail(store, 1)
@@ -367,6 +369,7 @@ def test_no_failure_is_lost_or_decided_twice_while_verdicts_come(store: Store) -
     assert [store.resubmissions(CLUSTER, number)[0].reason for number in numbers] == ["r5"] * 30
 
 
+@pytest.mark.slow
 def test_killed_between_a_verdict_and_what_follows(store: Store) -> None:
     """Whenever it is: each failure that was judged either waits or is decided, and what is decided stays so."""
     chance = random.Random(5)

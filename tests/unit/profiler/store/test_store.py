@@ -255,6 +255,7 @@ def test_wanting(store: Store) -> None:
     assert store.wanting(CLUSTER, 10, T0 + 1e6) == (), "Slurm has said the last word"
 
 
+@pytest.mark.slow
 def test_wanting_gives_up_in_the_end(store: Store) -> None:
     store.take([started(1)], T0)
     asked = sum(len(store.wanting(CLUSTER, 10, T0 + hour * 3600)) for hour in range(24 * 30))
@@ -411,6 +412,7 @@ def empty(store: Store) -> None:
             connection.execute(delete(table))
 
 
+@pytest.mark.slow
 def test_readers_see_one_moment_while_records_come(store: Store) -> None:
     store.take([started()], T0)
     stop, failures, seen = threading.Event(), list[BaseException](), set[int]()
@@ -446,6 +448,7 @@ def grown(serial: int) -> JobUsage:
     return usage(serial=serial, gpus=tuple(use(n, 5.0) for n in range(serial % 7 + 1)))
 
 
+@pytest.mark.slow
 def test_several_writers(store: Store) -> None:
     """Two services for one cluster by mistake, or two threads: nothing is lost."""
     from profiler.store import open_store

@@ -29,6 +29,7 @@ def address(store: Store) -> str:
     return store.engines.url.render_as_string(hide_password=False)
 
 
+@pytest.mark.slow
 def test_killed_while_it_writes(store: Store) -> None:
     chance = random.Random(3)
     taken = -1
@@ -101,14 +102,15 @@ def test_disk_full_sqlite(small_disk: Path) -> None:
     store.close()
 
 
+@pytest.mark.slow
+@pytest.mark.needs("mounts")
 def test_disk_full_postgresql() -> None:
     # A server of its own: one whose tablespace has gone cannot make databases for others any more
     with (
         tempfile.TemporaryDirectory(prefix="gsub-pg-") as place,
         tempfile.TemporaryDirectory(prefix="gsub-ts-") as name,
     ):
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "gsub-test", name]).returncode != 0:
-            pytest.skip("only root can mount a small disk")
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "gsub-test", name], check=True)
         filler = Path(name, "filler")
         server = Postgres(Path(place))
         server.start()
@@ -222,6 +224,7 @@ def own_server() -> Iterator[Postgres]:
             server.stop("immediate")
 
 
+@pytest.mark.slow
 def test_server_gone_and_back(own_server: Postgres) -> None:
     store = open_store(own_server.database())
     store.migrate()
@@ -286,6 +289,7 @@ def test_the_driver_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "gsub[service,postgresql]" in refused.value.next
 
 
+@pytest.mark.slow
 def test_a_password_comes_from_a_file(
     own_server: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -418,6 +418,7 @@ def test_what_was_decided_at_submission(store: Store) -> None:
     assert store.decision(CLUSTER, 8) is None
 
 
+@pytest.mark.slow
 def test_verdicts_while_records_come(store: Store) -> None:
     """Two threads: nothing is judged by half of what is known, and in the end all is."""
     numbers = range(1, 31)

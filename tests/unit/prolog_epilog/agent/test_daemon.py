@@ -235,6 +235,7 @@ def test_a_fault_that_comes_again_and_again_fills_no_journal(
     assert len([record for record in caplog.records if record.exc_info]) == 1
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_delays_no_end_and_in_the_end_no_report(rig: Rig) -> None:
     rig.hook("prolog")
     rig.await_(JobStarted)
@@ -266,6 +267,7 @@ def test_a_file_that_is_no_hooks_is_told_and_holds_up_nobody(rig: Rig) -> None:
     assert "hook_unfit" in {event.name for event in rig.spool.of(NodeEvent)}
 
 
+@pytest.mark.slow
 def test_a_file_that_was_cut_off_is_taken_for_what_it_is(rig: Rig) -> None:
     path = rig.folder / "spool" / "new" / "epilog.7.1.44"
     path.write_bytes(hook_bytes("epilog", SLURM_JOB_ID="7")[:20])
@@ -312,6 +314,7 @@ def test_what_health_checks_say_goes_to_the_spool(rig: Rig) -> None:
     assert rig.spool.of(NodeEvent) == [event]
 
 
+@pytest.mark.slow
 def test_at_the_end_all_is_kept_for_the_next_run(tmp_path: Path) -> None:
     with running(tmp_path) as rig:
         assert eventually(lambda: (tmp_path / "run" / "new").is_dir())
@@ -428,6 +431,7 @@ def test_an_agent_whose_looking_has_died_ends_in_order_and_with_an_error(tmp_pat
     assert rig.kept and rig.health.stopped
 
 
+@pytest.mark.slow
 def test_a_thread_that_died_is_exit_code_1_so_that_systemd_starts_the_agent_again(tmp_path: Path) -> None:
     site = tmp_path / "site.toml"
     site.write_text('cluster = "lab"\n[health]\nenabled = false\n')
@@ -534,6 +538,7 @@ LATE = ("were not read within", "the time for reading was up", "took too long to
 """What a finding says where its reader came to a deadline."""
 
 
+@pytest.mark.slow
 @pytest.mark.root
 def test_what_an_ended_jobs_log_says_is_read_as_its_user(process: Process, tmp_path: Path) -> None:
     place = home(tmp_path, mode=0o700)
@@ -569,6 +574,7 @@ def test_what_an_ended_jobs_log_says_is_read_as_its_user(process: Process, tmp_p
     assert eight.reason == "no_signature" and eight.unseen == (f"{place / '8.out'} may not be read",), eight
 
 
+@pytest.mark.slow
 def test_from_the_hooks_to_the_spool(process: Process) -> None:
     process.emulation.gpus.set(NODE, 2, utilization=70)
     env = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "2", "SLURM_JOB_UID": "1000"}
@@ -611,6 +617,7 @@ def test_an_agent_that_was_killed_but_hangs_is_no_agent(tmp_path: Path) -> None:
     assert alone(Path("/proc/nowhere")) is None
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_holds_up_neither_hook_nor_end_nor_the_agents_own(process: Process) -> None:
     env = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "1"}
     process.hooks.hook("prolog", env)
@@ -624,6 +631,7 @@ def test_a_driver_that_hangs_holds_up_neither_hook_nor_end_nor_the_agents_own(pr
         assert time.monotonic() - started < 20
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_it_loses_nothing_and_says_nothing_twice(process: Process) -> None:
     jobs = range(1, 13)
     for job in jobs:
@@ -646,6 +654,7 @@ def test_killed_again_and_again_it_loses_nothing_and_says_nothing_twice(process:
     assert len(facts) == 2 * len(jobs)
 
 
+@pytest.mark.slow
 @pytest.mark.root
 def test_on_a_full_disk_and_killed_there_it_loses_nothing(
     emulation: Emulation,  # noqa: F811

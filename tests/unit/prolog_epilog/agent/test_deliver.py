@@ -25,7 +25,7 @@ from prolog_epilog.agent.deliver import Backoff, Delivery, Pace
 from prolog_epilog.agent.spool import Spool
 from tests.paths import REPOSITORY
 from tests.unit.prolog_epilog.agent.crashing import PACE, records
-from tests.unit.prolog_epilog.agent.munged import MUNGED, munged
+from tests.unit.prolog_epilog.agent.munged import munged
 from tests.unit.prolog_epilog.agent.sealing import Asked, Reply, Sealing, sealing
 from tests.unit.prolog_epilog.agent.test_spool import ended, event, series, started, usage
 
@@ -511,8 +511,6 @@ def test_while_the_disk_is_bad_waiting_brings_memory_to_it(tmp_path, monkeypatch
 
 @pytest.fixture(scope="module")
 def socket():
-    if not MUNGED:
-        pytest.skip("no munged on this machine")
     with munged() as running:
         yield running.socket
 
@@ -547,6 +545,7 @@ def test_somebody_who_plays_the_service_gets_no_record_off_the_node(
     assert spool.counts().records == 1
 
 
+@pytest.mark.slow
 def test_killed_at_every_step_nothing_is_lost_and_nothing_is_doubled(tmp_path, server: Sealing):
     """SIGKILL at each system call of putting and delivering, and around each request; then a start anew."""
     shops: dict[str, Shop] = {}

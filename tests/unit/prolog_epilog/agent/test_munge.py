@@ -13,9 +13,9 @@ import pytest
 
 from profiler import munge
 from profiler.munge import MAX_PAYLOAD, Credential, Munge, MungeError
-from tests.unit.prolog_epilog.agent.munged import MUNGED, munged
+from tests.unit.prolog_epilog.agent.munged import munged
 
-pytestmark = pytest.mark.skipif(not MUNGED, reason="no munged on this machine")
+pytestmark = pytest.mark.needs("munge")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def test_what_is_sealed_is_opened_once_with_the_uid_that_sealed_it(socket, paylo
     assert failure.value.reason == "replayed"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+@pytest.mark.root
 def test_the_uid_is_the_senders_and_not_what_it_says(socket):
     code = (
         "import os, sys; os.setgroups([]); os.setgid(54321)\n"
@@ -106,6 +106,7 @@ def test_without_the_library_it_is_unavailable(monkeypatch):
         munge._library.cache_clear()
 
 
+@pytest.mark.slow
 def test_a_munged_that_hangs_is_given_up_and_holds_up_no_other_thread():
     with munged() as running:
         here = Munge(running.socket)

@@ -80,6 +80,7 @@ def test_the_first_look_is_at_once_and_carries_both_clocks() -> None:
     assert len(sampler.threads) == 1 and threading.get_ident() not in sampler.threads
 
 
+@pytest.mark.slow
 def test_looks_follow_the_schedule_without_drift() -> None:
     looks = Looks()
     with sampling(FakeSampler(), looks, interval=0.25):
@@ -105,6 +106,7 @@ def test_a_look_can_be_had_at_once_and_a_storm_of_wishes_is_one_look() -> None:
     assert len(looks.seen) == 4
 
 
+@pytest.mark.slow
 def test_looks_are_dense_after_a_start_where_the_driver_remembers_nothing() -> None:
     looks = Looks()
     with sampling(FakeSampler(recent=None), looks) as thread:

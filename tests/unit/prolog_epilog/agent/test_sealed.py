@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import socket
 import ssl
 import subprocess
@@ -16,7 +15,8 @@ from hypothesis import strategies as st
 
 from profiler.munge import Munge
 from profiler.sealed import Answer, Service, ServiceError, answer_digest, believed, request_digest
-from tests.unit.prolog_epilog.agent.munged import MUNGED, munged
+from tests.requirements import require
+from tests.unit.prolog_epilog.agent.munged import munged
 from tests.unit.prolog_epilog.agent.sealing import Asked, Reply, sealing
 
 ME = os.geteuid()
@@ -24,8 +24,6 @@ ME = os.geteuid()
 
 @pytest.fixture(scope="module")
 def munge():
-    if not MUNGED:
-        pytest.skip("no munged on this machine")
     with munged() as running:
         yield Munge(running.socket)
 
@@ -97,8 +95,7 @@ def test_a_question_and_its_answer(munge, host, base):
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
     """A certificate of our own for 127.0.0.1, and its key, in one file."""
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl on this machine")
+    require("openssl")
     file = tmp_path_factory.mktemp("tls") / "both.pem"
     subject = ["-subj", "/CN=gsub-test", "-addext", "subjectAltName=IP:127.0.0.1"]
     names = ["-keyout", str(file), "-out", str(file.with_suffix(".crt"))]
@@ -271,6 +268,7 @@ def test_without_munged_nothing_is_sent(server):
     assert server.asked == []
 
 
+@pytest.mark.slow
 def test_a_munged_that_dies_in_between_is_no_bad_seal(server):
     with munged() as running:
         mine = Munge(running.socket)

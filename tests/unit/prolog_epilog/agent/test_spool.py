@@ -32,6 +32,7 @@ from prolog_epilog.agent import spool as spool_module
 from prolog_epilog.agent.disk import Calls
 from prolog_epilog.agent.spool import Spool
 from tests.properties import examples
+from tests.requirements import require
 
 MIB = 1 << 20
 
@@ -451,6 +452,7 @@ def test_what_the_service_refused_is_set_aside_and_told_once(tmp_path):
     assert spool.counts().poisoned == 9
 
 
+@pytest.mark.slow
 def test_the_poison_is_bounded_and_keeps_the_newest(tmp_path):
     spool = Spool(tmp_path, MIB)
     for job in range(230):
@@ -641,19 +643,13 @@ def test_a_file_that_cannot_be_read_now_waits_and_holds_up_no_other(tmp_path):
     assert len(spool.batch(10, MIB)) == 1
 
 
-def _mounted(folder: Path) -> bool:
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "gsub-test", str(folder)], capture_output=True
-    )
-    return done.returncode == 0
-
-
 @pytest.fixture
 def small_disk(tmp_path) -> Iterator[Path]:
     folder = tmp_path / "small"
     folder.mkdir()
-    if os.geteuid() != 0 or not _mounted(folder):
-        pytest.skip("only root can mount a small disk")
+    require("mounts")
+    tmpfs = ["-t", "tmpfs", "-o", "size=64k,mode=700", "gsub-test"]
+    subprocess.run(["mount", *tmpfs, str(folder)], check=True)
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
 

@@ -376,7 +376,8 @@ def confined(capabilities: Sequence[str]) -> LogChild:
     return LogChild(("/usr/bin/setpriv", "--no-new-privs", "--bounding-set", bounding, *real))
 
 
-@pytest.mark.skipif(not Path("/usr/bin/setpriv").exists(), reason="no setpriv here")
+@pytest.mark.slow
+@pytest.mark.needs("setpriv")
 def test_the_units_capabilities_are_enough_and_none_of_them_is_kept(tmp_path: Path) -> None:
     stated = re.findall(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.MULTILINE)
     capabilities = " ".join(stated).split()

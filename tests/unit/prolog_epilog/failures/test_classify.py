@@ -200,6 +200,7 @@ def test_what_differs_between_runs_is_not_in_it(one, two):
     assert fingerprint("r", one) == fingerprint("r", two)
 
 
+@pytest.mark.slow
 def test_a_log_of_nothing_but_failures_is_weighed_by_its_ends():
     lines = b"KeyError: 'x'\nretrying in 5 s\nsrun: error: n1: task 0: Exited with exit code 1\n"
     case = case_of([LogText.of("x", lines * 20_000)] * 2)

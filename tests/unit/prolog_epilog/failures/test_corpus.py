@@ -60,6 +60,7 @@ def test_labels_and_logs_belong_together() -> None:
         assert row["source"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["alone", "with_state"])
 def test_nine_of_ten_are_right(how: str, request: pytest.FixtureRequest) -> None:
     found: list[Answer] = request.getfixturevalue(how)
@@ -135,6 +136,7 @@ def test_how_it_was_written_changes_nothing(way: str, alone: list[Answer]) -> No
     assert len(changed) <= 0.06 * len(some), "\n".join(changed)
 
 
+@pytest.mark.slow
 def test_none_takes_long(alone: list[Answer]) -> None:  # after a first one, which loads the signatures
     for each in alone:
         text = LogText.of(each.log.path.name, each.log.path.read_bytes())

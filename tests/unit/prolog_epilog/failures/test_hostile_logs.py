@@ -141,6 +141,7 @@ def test_what_others_left_beside_it_is_not_taken_for_the_jobs(place: Path, ask: 
     assert first.file == str(place / "rank4-17.out")
 
 
+@pytest.mark.slow
 def test_torchruns_logs_are_found_where_the_output_says_they_are(place: Path, ask: Ask) -> None:
     folder = place / "logs" / "none_x1" / "attempt_0" / "3"
     folder.mkdir(parents=True)
@@ -238,6 +239,7 @@ def test_patterns_that_could_blow_up_do_not(place: Path, ask: Ask, tmp_path: Pat
     assert said.finding.reason != "no_space" and said.finding.unseen == () and said.seconds < SECONDS
 
 
+@pytest.mark.slow
 def test_a_folder_of_100_000_files_is_not_gone_through_to_its_end(place: Path, ask: Ask) -> None:
     own = written(place / "slurm-17.out", TRACEBACK)
     folder = os.open(place, os.O_RDONLY)
@@ -302,6 +304,7 @@ def meanwhile(work: Callable[[], None]) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.slow
 def test_a_log_that_is_replaced_while_it_is_read_gives_away_nothing(place: Path, ask: Ask) -> None:
     log = written(place / "slurm-17.out", TRACEBACK)
     secret = written(
@@ -458,6 +461,7 @@ def test_a_child_that_does_not_answer_is_ended_in_time(stuck: str) -> None:
         os.kill(pids[0], 0)
 
 
+@pytest.mark.slow
 def test_a_user_who_stops_or_kills_it_harms_only_themselves(place: Path) -> None:
     """After it has become the user, the user's other processes may signal it."""
     for signal in ("STOP", "KILL"):
@@ -503,6 +507,7 @@ def test_a_host_that_cannot_start_a_process_says_so() -> None:
         LogChild(("/nonexistent/python",)).ask(question("/x"))
 
 
+@pytest.mark.slow
 def test_an_output_that_slurm_could_not_open_is_why_the_job_did_not_begin(ask: Ask) -> None:
     """Slurm makes no folders: it ends the job with signal 53, and nothing is written anywhere."""
     with tempfile.TemporaryDirectory(

@@ -219,6 +219,7 @@ def test_hostile_logs_take_bounded_time(log):
     assert hits < 20_000
 
 
+@pytest.mark.slow
 def test_a_log_of_all_test_lines_takes_bounded_time():
     """All signatures at once, over and over: the worst that a log can do to the prefilter."""
     from prolog_epilog.failures.signature import PACKAGED, load_files

@@ -12,6 +12,8 @@ from prolog_epilog.failures.text import LogText
 from tests.paths import DATA
 from tests.unit.prolog_epilog.failures.accuracy import Labelled, labelled
 
+pytestmark = pytest.mark.slow
+
 CORPUS = DATA / "logs"
 
 

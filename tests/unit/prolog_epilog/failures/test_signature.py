@@ -216,6 +216,7 @@ def test_the_check_tells_all_at_once(tmp_path, capsys):
     assert "all right" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_check_as_it_is_called():
     done = subprocess.run(
         [sys.executable, "-m", "prolog_epilog.failures.signature", "--quiet"], capture_output=True, text=True

@@ -151,6 +151,7 @@ def test_those_that_block_do_not_hold_up_the_others(children, deaf):
     assert children.busy == {"Blocks", "deaf"}
 
 
+@pytest.mark.slow
 def test_those_that_block_are_unknown_after_their_deadlines(children, deaf):
     children.start([plugin("Blocks"), Task("deaf", "command", 2.0, command=deaf, alone=True)])
     assert answers(children, 2) == {
@@ -159,6 +160,7 @@ def test_those_that_block_are_unknown_after_their_deadlines(children, deaf):
     }
 
 
+@pytest.mark.slow
 def test_one_that_blocks_among_those_that_run_together_gives_way_to_the_rest(children):
     """As a statvfs on a local disk that has died."""
     blocks = Task("Blocks", "plugin", 2.0, value="site_checks:Blocks")
@@ -175,6 +177,7 @@ def gone(pid: int) -> bool:
         return True
 
 
+@pytest.mark.slow
 def test_with_a_child_goes_what_it_started(children, tmp_path):
     stays = tmp_path / "stays"
     stays.write_text(f"#!/bin/sh\nsleep 300 &\necho $! > {tmp_path}/pid\nwait\n")
@@ -211,6 +214,7 @@ def wait_for_abandoned(children: Children, count: int) -> None:
     assert len(children.abandoned) == count
 
 
+@pytest.mark.slow
 def test_one_that_cannot_be_killed_is_left_behind_and_not_started_again(children, unkillable, monkeypatch):
     children.start([plugin("Blocks")])
     first = answers(children, 1)["Blocks"]
@@ -223,6 +227,7 @@ def test_one_that_cannot_be_killed_is_left_behind_and_not_started_again(children
     assert launched == []
 
 
+@pytest.mark.slow
 def test_only_so_many_are_left_behind(children, unkillable):
     children.start([plugin("one", "site_checks:Blocks"), plugin("two", "site_checks:Blocks")])
     answers(children, 2)
@@ -232,6 +237,7 @@ def test_only_so_many_are_left_behind(children, unkillable):
     assert finding.state == "unknown" and "was not run: 2 earlier runs of checks hang" in finding.detail
 
 
+@pytest.mark.slow
 def test_when_it_has_gone_it_is_run_again(children, tmp_path, unkillable):
     children.start([plugin("Blocks")])
     answers(children, 1)
@@ -245,6 +251,7 @@ def test_when_it_has_gone_it_is_run_again(children, tmp_path, unkillable):
     assert children.busy == frozenset()
 
 
+@pytest.mark.slow
 def test_one_that_still_runs_is_not_started_twice(children):
     children.start([plugin("Blocks", deadline=5.0)])
     children.start([plugin("Blocks", deadline=5.0), disk()])

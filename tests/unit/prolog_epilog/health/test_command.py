@@ -84,6 +84,7 @@ def test_one_that_leaves_something_behind_with_its_output_has_ended(tmp_path):
     assert time.monotonic() - begun < 25
 
 
+@pytest.mark.slow
 def test_one_that_takes_too_long_is_unknown(tmp_path):
     task = script(
         tmp_path, "trap '' TERM; echo $$ > " + str(tmp_path / "pid") + "; while :; do sleep 1; done"

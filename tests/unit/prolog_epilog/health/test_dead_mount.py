@@ -18,7 +18,7 @@ from tests.unit.prolog_epilog.health.test_runner import NO_CHILDREN, Node, node
 __all__ = ["node"]
 
 LONG = 60.0
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 
 @pytest.fixture

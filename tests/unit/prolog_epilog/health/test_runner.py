@@ -277,6 +277,7 @@ def test_switched_off_in_the_site_file_nothing_is_told_and_a_left_drain_is_lifte
     wait_until(lambda: not node.drain.exists())
 
 
+@pytest.mark.slow
 def test_a_program_of_the_sites_goes_bad_and_well_again(node, tmp_path):
     program = tmp_path / "mine"
     program.write_text(f"#!/bin/sh\ncat {tmp_path}/says\n! grep -q bad {tmp_path}/says || exit 2\n")
@@ -389,6 +390,7 @@ def test_a_slow_spool_holds_up_no_sampling(node):
         let_go.set()
 
 
+@pytest.mark.slow
 def test_when_no_process_can_be_started_the_checks_are_unknown_and_gpus_are_judged(node, monkeypatch):
     """The interpreter's file system hangs: Popen itself does not return."""
     let_go = threading.Event()

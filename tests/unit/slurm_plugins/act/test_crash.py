@@ -15,6 +15,8 @@ from slurm_plugins.act.journal import held
 from slurm_plugins.client.values import Job
 from tests.unit.slurm_plugins.act.fakes import FakeSlurm, World, failed, pending
 
+pytestmark = pytest.mark.slow
+
 
 class Outside(FakeSlurm):
     """A Slurm that outlives us: what was done to it stands in a file."""

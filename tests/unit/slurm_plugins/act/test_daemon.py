@@ -149,6 +149,7 @@ def test_another_user_is_refused_and_journalled(running, tmp_path):
     assert (running.lines()[-1]["event"], running.lines()[-1]["uid"]) == ("refused", 65534)
 
 
+@pytest.mark.slow
 def test_the_site_file_is_taken_while_it_runs(running):
     running.site.write_text(SITE.replace("enforce", "advise"))
     with Hand(running.path) as hand:
@@ -213,6 +214,7 @@ def malformed(chance: random.Random) -> bytes:
     return line.replace(b"\n", b" ")
 
 
+@pytest.mark.slow
 def test_20000_malformed_lines_are_answered_each(running):
     chance = random.Random(4711)
     connection = running.connect()

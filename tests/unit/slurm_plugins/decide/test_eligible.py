@@ -150,6 +150,7 @@ def of_their_own(context: Context) -> Context:
     return replace(context, inventory=Inventory(MappingProxyType({pool.name: alone}), pool.name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     ["--gpus=16", "-N 2 --gres=gpu:4 -n 8", "-N 4 --gpus-per-node=8 -C h100", "--gpus=16 -x g[00001-00100]",

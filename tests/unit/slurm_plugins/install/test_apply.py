@@ -57,6 +57,7 @@ STRIDES = {"nothing": 2, "systemd": 5}
 """At which changes we are killed: a step makes three, so that in time each of the three is met."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("roles", [NODE, BOTH])
 @pytest.mark.parametrize("site", SITES)
 def test_killed_at_any_change_it_goes_on(site, roles):

@@ -209,6 +209,7 @@ def test_whatever_files_and_commands_hold_nothing_fails_and_nothing_steers_a_ter
         assert (one.seen + one.remedy).isprintable()
 
 
+@pytest.mark.slow
 def test_ten_thousand_nodes_are_looked_at_in_seconds():
     scene = healthy(RELEASES[-1])
     asked = ("scontrol", "--oneliner", "--all", "show", "node")

@@ -247,6 +247,7 @@ def test_without_an_argument_it_shows_and_changes_nothing(serving, capsys):
     assert (serving.site).read_text() == SITE
 
 
+@pytest.mark.slow
 def test_a_change_is_in_force_when_it_returns_and_the_old_file_is_kept(serving, well, capsys):
     assert run(serving, "enforce", "--rollout=10") == 0
     out = capsys.readouterr().out
@@ -268,6 +269,7 @@ def test_a_change_is_in_force_when_it_returns_and_the_old_file_is_kept(serving, 
     )
 
 
+@pytest.mark.slow
 def test_a_byte_order_mark_keeps_nobody_from_going_back_and_stays(serving, well, capsys):
     file = serving.site.resolve()
     file.write_bytes(b"\xef\xbb\xbf" + SITE.encode())
@@ -292,6 +294,7 @@ def test_it_is_so_already(serving, capsys):
     assert serving.site.stat().st_mtime_ns == mtime
 
 
+@pytest.mark.slow
 def test_doctors_errors_keep_a_site_from_enforce(serving, well, capsys):
     well.append(Finding("munge", "error", "munged does not answer", "systemctl start munge"))
     well.append(Finding("clocks", "warning", "2 s apart", "chronyd"))

@@ -38,6 +38,7 @@ def test_everything_is_as_it_was(site, roles):
     assert not here.rollback_plan(roles).steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("site", SITES)
 def test_after_an_installation_that_was_killed_at_any_change(site):
     before = tree(place(site))
@@ -55,6 +56,7 @@ def test_after_an_installation_that_was_killed_at_any_change(site):
         assert here.loaded == place(site).loaded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("site", ["rules", "hooks"])
 def test_a_rollback_that_was_killed_at_any_change_goes_on(site):
     before = tree(place(site))

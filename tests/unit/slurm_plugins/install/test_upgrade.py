@@ -118,6 +118,7 @@ def test_services_are_started_again_for_a_new_version_alone(newer):
     assert not here.plan(BOTH, upgrade=True, version="2.0").steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("then", ["upgrade", "install", "rollback"])
 def test_killed_at_any_change(newer, then):
     at = 0

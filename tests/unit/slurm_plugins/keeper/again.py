@@ -13,7 +13,7 @@ import msgspec
 from profiler.findings import Finding
 from profiler.records import Record
 from profiler.resubmissions import ENDED, Resubmission
-from profiler.store import Judged, Store, open_store
+from profiler.store import Judged, Store
 from site_configs.site import parse_site
 from slurm_plugins.act.ask import HandError
 from slurm_plugins.act.wire import Answer, Request, decode_answer
@@ -24,6 +24,7 @@ from slurm_plugins.service.keeper.again_look import Asked, Look, Room
 from slurm_plugins.service.keeper.counts import Counts
 from slurm_plugins.service.keeper.resubmitting import Resubmitting
 from slurm_plugins.service.keeper.storing import Storing
+from tests.unit.profiler.store.empty import empty_store
 from tests.unit.profiler.store.records import CLUSTER, T0, ended, found, started
 from tests.unit.profiler.store.test_verdicts import failed as told_of
 from tests.unit.slurm_plugins.act.fakes import GSUB, FakeSlurm, World
@@ -105,8 +106,7 @@ class Again:
         self.hand = Hand(self.world)
         self.site = parse_site(site)
         self.time = NOW
-        self.store: Store = open_store(f"sqlite:///{folder / 'store.db'}")
-        self.store.migrate()
+        self.store: Store = empty_store(f"sqlite:///{folder / 'store.db'}")
         self.told: list[Resubmission] = []
         self.start()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler.store import open_store
+from tests.unit.profiler.store.empty import empty_store
 from tests.unit.profiler.store.postgres import postgres
 from tests.unit.slurm_plugins.keeper.door import Door, new_store
 
@@ -30,8 +30,7 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Door]:
     url = f"sqlite:///{tmp_path / 'store.db'}"
     if request.param == "postgresql":
         url = str(request.getfixturevalue("postgres").database())
-    store = open_store(url)
-    store.migrate()
+    store = empty_store(url)
     door = Door(store)
     yield door
     door.close()

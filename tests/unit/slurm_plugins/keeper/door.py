@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import msgspec
 
 from profiler.sealed import answer_digest, request_digest
-from profiler.store import Store, open_store
+from profiler.store import Store
 from slurm_plugins.service.keeper.app import App
 from slurm_plugins.service.keeper.auth import Gate, People
 from slurm_plugins.service.keeper.collect import Collector, Running
@@ -22,6 +22,7 @@ from slurm_plugins.service.keeper.openapi import text
 from slurm_plugins.service.keeper.routes import endpoints
 from slurm_plugins.service.keeper.storing import Storing
 from slurm_plugins.service.keeper.whence import Whence
+from tests.unit.profiler.store.empty import empty_store
 from tests.unit.slurm_plugins.keeper.fakes import FakeKey
 
 SERVICE, OPERATOR, ADA, BOB = 990, 500, 1000, 1001
@@ -151,8 +152,7 @@ def batch(*records: Any, node: str = "n1", cluster: str = CLUSTER, **more: Any) 
 
 
 def new_store(folder: Path) -> Store:
-    store = open_store(f"sqlite:///{folder / 'store.db'}")
-    store.migrate()
+    store = empty_store(f"sqlite:///{folder / 'store.db'}")
     return store
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from profiler.answers import RuleTold
 from profiler.records import GpuUse, JobUsage
-from profiler.store import JobFacts, Store, StoreError, open_store
+from profiler.store import JobFacts, Store, StoreError
 from site_configs.site import parse_site
 from slurm_plugins.act.wire import Answer, Request
 from slurm_plugins.client.errors import SlurmRefused
@@ -24,6 +24,7 @@ from slurm_plugins.service.keeper.alert_mail import AlertMail
 from slurm_plugins.service.keeper.alerting import Alerting
 from slurm_plugins.service.keeper.counts import Counts
 from slurm_plugins.service.keeper.storing import Storing
+from tests.unit.profiler.store.empty import empty_store
 from tests.unit.profiler.store.records import CLUSTER, gpu, started, usage
 from tests.unit.slurm_plugins.act.fakes import Clock, World
 from tests.unit.slurm_plugins.act.fakes import job as slurm_job
@@ -57,8 +58,7 @@ class Lab:
         running = [slurm_job(n, JobState.RUNNING, batch=True, uid=1000, user="ada") for n in (IDLE, BUSY)]
         self.world = World(folder, *running, site=self.text)
         self.seen, self.hand = Seen(self.world.slurm), Hand(self.world)
-        self.store: Store = open_store(f"sqlite:///{folder / 'store.db'}")
-        self.store.migrate()
+        self.store: Store = empty_store(f"sqlite:///{folder / 'store.db'}")
         self.serial = 0
         self.silent: set[int] = set()
         self.away = False

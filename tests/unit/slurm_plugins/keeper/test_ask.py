@@ -6,6 +6,8 @@ import asyncio
 import os
 from pathlib import Path
 
+import pytest
+
 from profiler.records import JobRef
 from slurm_plugins.service.keeper.ask import Question, Seen
 from slurm_plugins.service.keeper.enrich import ChildSlurm
@@ -45,6 +47,7 @@ def test_without_slurm_there_is_a_sentence(tmp_path: Path):
     assert "squeue" in seen.error and seen.running is None
 
 
+@pytest.mark.slow
 def test_a_slurm_that_hangs_is_given_up_and_nothing_of_it_is_left(tmp_path: Path):
     pid = tmp_path / "pid"
     seen = ask(slurm(tmp_path, squeue=f"echo $$ > {pid}; exec sleep 1000"), seconds=4.0)

@@ -48,6 +48,7 @@ def get(port: int, path: str) -> bytes:
     return body
 
 
+@pytest.mark.slow
 def test_the_keeper_comes_and_goes_with_gsubd(tmp_path: Path, munge: Munged):
     process = gsubd(tmp_path, write_site(tmp_path, munge.socket), "--api=127.0.0.1:0")
     try:
@@ -67,6 +68,7 @@ def test_the_keeper_comes_and_goes_with_gsubd(tmp_path: Path, munge: Munged):
         process.stderr.close()
 
 
+@pytest.mark.slow
 def test_a_keeper_that_cannot_start_ends_no_decisions(tmp_path: Path, munge: Munged):
     site = write_site(tmp_path, munge.socket)
     (tmp_path / "keeper.lock").mkdir()

@@ -75,6 +75,7 @@ def deliver(one: Kept, *records: object) -> Taken:
     return msgspec.json.decode(answer.body, type=Taken)
 
 
+@pytest.mark.slow
 def test_it_collects_and_answers(tmp_path: Path, munge: Munged):
     with kept(tmp_path, munge) as one:
         assert len(deliver(one, started(1), ended(1)).accepted) == 2
@@ -82,6 +83,7 @@ def test_it_collects_and_answers(tmp_path: Path, munge: Munged):
         assert answer.status == 200 and json.loads(answer.body)["user"] == "ada"
 
 
+@pytest.mark.slow
 def test_a_keeper_that_is_killed_comes_back_with_what_it_took(tmp_path: Path, munge: Munged):
     with kept(tmp_path, munge) as one:
         deliver(one, started(1))
@@ -93,6 +95,7 @@ def test_a_keeper_that_is_killed_comes_back_with_what_it_took(tmp_path: Path, mu
         assert one.service().ask("GET", "/v1/jobs/1").status == 200
 
 
+@pytest.mark.slow
 def test_a_keeper_that_hangs_is_started_anew(
     tmp_path: Path, munge: Munged, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
@@ -108,6 +111,7 @@ def test_a_keeper_that_hangs_is_started_anew(
     assert "hangs" in caplog.text
 
 
+@pytest.mark.slow
 def test_the_keeper_takes_a_new_site_file(tmp_path: Path, munge: Munged):
     with kept(tmp_path, munge) as one:
         deliver(one, started(1))
@@ -131,6 +135,7 @@ GSUBD = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stopped", [False, True], ids=["well", "hanging"])
 def test_whatever_ends_gsubd_ends_the_keeper(tmp_path: Path, munge: Munged, stopped: bool):
     site = write_site(tmp_path, munge.socket)
@@ -147,6 +152,7 @@ def test_whatever_ends_gsubd_ends_the_keeper(tmp_path: Path, munge: Munged, stop
         gsubd.wait()
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_waited_for(tmp_path: Path, munge: Munged, monkeypatch: pytest.MonkeyPatch):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -177,6 +183,7 @@ def test_without_the_extra_it_is_said_once_what_to_install(
     assert caplog.text.count("pip install") == 1
 
 
+@pytest.mark.slow
 def test_a_store_that_cannot_be_opened_is_waited_for(tmp_path: Path, munge: Munged):
     """PostgreSQL may come up after us: nodes hear 503 until then, and keep their records."""
     folder = tmp_path / "later"
@@ -188,6 +195,7 @@ def test_a_store_that_cannot_be_opened_is_waited_for(tmp_path: Path, munge: Mung
         assert len(deliver(one, started(1)).accepted) == 1
 
 
+@pytest.mark.slow
 def test_decisions_of_gsubd_come_over(tmp_path: Path, munge: Munged):
     import sqlite3
 
@@ -207,6 +215,7 @@ def test_decisions_of_gsubd_come_over(tmp_path: Path, munge: Munged):
         until(lambda: stored() == {"d-1", "d-2"}, "the next one is not")
 
 
+@pytest.mark.slow
 def test_a_database_that_goes_away_and_comes_back_loses_nothing(tmp_path: Path, munge: Munged):
     with tempfile.TemporaryDirectory(prefix="gsub-pg-") as folder:
         server = Postgres(Path(folder))
@@ -231,6 +240,7 @@ def test_a_database_that_goes_away_and_comes_back_loses_nothing(tmp_path: Path, 
             server.stop("immediate")
 
 
+@pytest.mark.slow
 def test_a_database_that_is_made_anew_is_taken_up_by_itself(tmp_path: Path, munge: Munged):
     with tempfile.TemporaryDirectory(prefix="gsub-pg-") as folder:
         server = Postgres(Path(folder))
@@ -248,6 +258,7 @@ def test_a_database_that_is_made_anew_is_taken_up_by_itself(tmp_path: Path, mung
             server.stop("immediate")
 
 
+@pytest.mark.slow
 def test_a_file_that_was_removed_is_made_anew_and_nothing_acknowledged_goes_there(
     tmp_path: Path, munge: Munged
 ):

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from profiler.answers import JobSummary, NodeUse, Usage
 from profiler.records import GpuRef, GpuUse
-from profiler.store import open_store
 from profiler.store.facts import JobFacts
 from site_configs import site_model as model
 from site_configs.site_model import Receipt
 from slurm_plugins.service.keeper.mail import GATHER, IN_FULL, NAMED, WAITING, Due, Mailer, Waiting
 from tests.properties import examples
 from tests.unit.profiler.store import records as told
+from tests.unit.profiler.store.empty import empty_store
 from tests.unit.slurm_plugins.keeper.mailserver import MailServer, mail_server
 
 T0 = told.T0
@@ -323,8 +323,7 @@ def test_nothing_of_a_users_becomes_a_header(name: str, reason: str, nodes: str)
 
 
 def test_a_real_store(site: Site, tmp_path: Path) -> None:
-    store = open_store(f"sqlite:///{tmp_path / 'store.db'}")
-    store.migrate()
+    store = empty_store(f"sqlite:///{tmp_path / 'store.db'}")
     store.take([told.started(1), told.usage(1, serial=60, final=True), told.ended(1)], NOW)
     of_slurm = facts(1, user="ada", uid=1000, gpus=2, name="train")
     store.enrich([of_slurm], NOW)

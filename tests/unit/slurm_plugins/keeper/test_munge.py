@@ -78,6 +78,7 @@ def as_user(one: Kept, uid: int) -> Service:
     return Service(f"http://{host}:{port}", As(one.munge, uid), {os.geteuid()}, timeout=PATIENCE)
 
 
+@pytest.mark.slow
 @pytest.mark.root
 def test_a_user_sees_the_users_own_jobs_and_an_operator_all(one: Kept):
     nobody, games = as_user(one, NOBODY), as_user(one, pwd.getpwnam("games").pw_uid)

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import openapi_spec_validator
+import pytest
 
 from profiler.answers import Jobs, Taken, Usage
 from slurm_plugins.service.keeper import openapi
@@ -26,6 +27,7 @@ def test_the_kept_document_is_the_present_one():
     )
 
 
+@pytest.mark.slow
 def test_it_is_openapi():
     """By the schema that the OpenAPI initiative publishes."""
     openapi_spec_validator.validate(json.loads(openapi.text()))

@@ -372,6 +372,7 @@ def test_gsub_act_may_be_away_for_a_while(again: Again) -> None:
     assert again.row().state == "done"
 
 
+@pytest.mark.slow
 def test_gsub_act_that_stays_away_is_told_of(tmp_path: Path) -> None:
     again = Again(tmp_path, *(a_failed_job(number) for number in range(20, 30)))
     again.hand.away = True
@@ -543,6 +544,7 @@ def test_a_store_that_is_away_forgets_nothing(again: Again, monkeypatch: pytest.
 # --- many -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_many_failures_are_one_look_and_no_user_waits_for_another(tmp_path: Path) -> None:
     jobs = [a_failed_job(number) for number in range(100, 160)]
     again = Again(tmp_path, *jobs, a_failed_job(8, uid=2000))

@@ -14,6 +14,8 @@ import pytest
 from tests.unit.slurm_plugins.act.test_crash import Outside
 from tests.unit.slurm_plugins.keeper.again import Again, a_failed_job
 
+pytestmark = pytest.mark.slow
+
 CASES: dict[str, tuple[float, list[str]]] = {
     "Slurm's delay is long": (120.0, ["requeue 8", "update JobId=8 ExcNodeList=n1 StartTime=now"]),
     "it is too short": (1.0, ["requeuehold 8", "update JobId=8 ExcNodeList=n1 StartTime=now", "release 8"]),

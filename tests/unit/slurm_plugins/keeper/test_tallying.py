@@ -70,6 +70,7 @@ class Figures:
         return samples(self.door.counts.registry.text())
 
 
+@pytest.mark.slow
 def test_what_ended_is_counted_once_and_when_it_is_settled(both: Door) -> None:
     figures, store = Figures(both), both.storing.store
     hour = T0 + 3600

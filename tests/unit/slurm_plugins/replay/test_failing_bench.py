@@ -59,6 +59,7 @@ def test_smoke_runs_are_a_part_of_what_is_lost():
     assert lives[0][bench.OURS].lost == 9000.0
 
 
+@pytest.mark.slow
 def test_all_parts_are_told_of_a_trace(folder, monkeypatch, capsys):
     arguments = [
         "bench",

@@ -11,6 +11,8 @@ from playwright.sync_api import Browser
 from gsub.cli import main
 from tests.unit.profiler.report.test_browser import LABELS, browser, shown
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["browser"]  # a fixture
 
 NAME = '<img src=x onerror="window.hacked=1">\u202egnp.'

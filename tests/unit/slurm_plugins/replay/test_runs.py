@@ -27,6 +27,7 @@ def run(policy: str = "fifo+pack", remedy: str | None = None) -> Run:
     return Run(TRACE, CLUSTER, Policy.parse(policy), 1, None if remedy is None else Remedy.parse(remedy))
 
 
+@pytest.mark.slow
 def test_processes_change_nothing():
     runs = [run("fifo+pack"), run("fifo+pack+skip"), run("fifo+pack", "gsub/race")]
     heard: dict[int, list[float]] = {0: [], 1: [], 2: []}
@@ -118,6 +119,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_all_and_leaves_no_process_and_no_traceback_of_a_child(tmp_path: Path):
     script = tmp_path / "long.py"
     script.write_text(_LONG)

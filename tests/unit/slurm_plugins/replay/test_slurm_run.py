@@ -53,6 +53,7 @@ def lived(request) -> Lived:
     return Lived(read(folder / "export.psv").trace, cluster_of(folder / "slurm.conf").cluster, rules, moments)
 
 
+@pytest.mark.slow
 def test_with_moments_to_a_millisecond_every_start_is_slurms(lived):
     known = lived.moments["jobs"]
     trace = Trace.of(
@@ -81,6 +82,7 @@ def most(done: Replayed, trace: Trace) -> float:
     return float(np.nan_to_num(np.abs(done.started - trace["began"]), nan=np.inf).max())
 
 
+@pytest.mark.slow
 def test_from_the_export_alone_starts_are_near(lived):
     own = nearness(
         lived.trace, [run(lived.trace, lived.cluster, lived.rules, seed=seed) for seed in range(3)]
@@ -237,6 +239,7 @@ def test_words_of_a_policy_say_what_no_slurm_conf_tells():
     assert replay(Trace.of(asked), two, Policy.parse("slurm+none")).started[2] > 3600
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["slurm", "slurm+none", "slurm+reserve=1", "slurm+epilog=0.02"])
 def test_a_policy_and_its_words_are_the_rules_that_they_name(lived, words):
     plain = replace(lived.rules, completing_s=0.0)

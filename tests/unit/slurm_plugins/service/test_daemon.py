@@ -126,6 +126,7 @@ def test_it_starts_answers_writes_and_ends(start: Callable[..., Process]) -> Non
     assert not one.socket.exists()
 
 
+@pytest.mark.slow
 def test_an_end_under_a_stream_of_questions_loses_none(start: Callable[..., Process]) -> None:
     """Each question that could be sent is answered, and each decision that was told is written down."""
     told: list[str] = []
@@ -173,6 +174,7 @@ def test_an_end_under_a_stream_of_questions_loses_none(start: Callable[..., Proc
     assert sorted(written) == sorted(told)
 
 
+@pytest.mark.slow
 def test_peers_that_wait_read_nothing_or_stop_halfway_do_not_hold_up_an_end(
     start: Callable[..., Process],
 ) -> None:

@@ -19,6 +19,8 @@ import pytest
 from tests.unit.slurm_plugins.service.serving import PATIENCE
 from tests.unit.slurm_plugins.service.test_look import SCONTROL, slurm_in
 
+pytestmark = pytest.mark.slow
+
 MARK = "GSUB_TEST_ENDING"
 """In the environment of a daemon, and so of all that it starts, in whatever session."""
 SITE = """\

@@ -75,6 +75,7 @@ def test_a_change_of_the_topology_file_counts_too(tmp_path: Path) -> None:
     assert [file.changed(), file.changed()] == [False, True]
 
 
+@pytest.mark.slow
 def test_the_service_takes_a_new_file_by_itself_and_keeps_the_old_one_for_a_bad_one(service: Serving) -> None:
     peer = service.peer()
     assert peer.ask()["mode"] == "observe"
