@@ -276,5 +276,5 @@ def test_a_chromium_of_any_name_will_do(tmp_path: Path, monkeypatch: pytest.Monk
     for name in reversed(CHROMIUM):
         (tmp_path / name).touch(mode=0o755)
         assert find_program(*CHROMIUM) == str(tmp_path / name)
-    readme = (REPOSITORY / "README.md").read_text()
-    assert all(f"`{name}`" in readme for name in CHROMIUM)
+    page = (REPOSITORY / "docs/testing.md").read_text()
+    assert all(f"`{name}`" in page for name in CHROMIUM)
