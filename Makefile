@@ -25,18 +25,21 @@ QUICK := not slurm and not slow and not packages or essential
 REST := slow or packages or slurm and not essential or hypothesis
 TESTS := $(RUN) -m tests
 
-test: $(VENV)/.ready ## the tests without Slurm and the essential ones with it, in ten minutes
+test: ## the tests without Slurm and the essential ones with it, in ten minutes
+	@$(MAKE) --no-print-directory -j2 $(VENV)/.ready prepared
 	@$(if $(PYTEST_ARGS),$(RUN) -m pytest $(PYTEST_ARGS),$(TESTS) -n $(WORKERS) --slurm=host -m "$(QUICK)")
 
-test-rest: $(VENV)/.ready ## all tests that `make test` leaves out, on the releases of Slurm in turn
+test-rest: $(VENV)/.ready prepared ## all tests that `make test` leaves out, on the releases of Slurm in turn
 	@$(TESTS) -n $(WAITERS) -m "$(REST)" --hypothesis-profile=full
 
-test-all: test test-rest ## both
+test-all: ## both
+	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory test-rest
 
-test-slurm: $(VENV)/.ready ## the tests on a real Slurm, all on RELEASE=host, trixie or forky
+test-slurm: $(VENV)/.ready prepared ## the tests on a real Slurm, all on RELEASE=host, trixie or forky
 	@$(TESTS) -n $(WAITERS) -m slurm --slurm=$(RELEASE) tests/slurm
 
-test-packages: $(VENV)/.ready ## the packages, built, installed and booted
+test-packages: $(VENV)/.ready prepared ## the packages, built, installed and booted
 	@$(TESTS) -n 1 -m packages tests/packages
 
 cluster: $(VENV)/.ready ## start the development cluster
@@ -69,8 +72,13 @@ $(FRAMEWORKS)/.ready: tests/unit/gsub/train/frameworks.txt | $(VENV)/.ready
 	@$(FRAMEWORKS)/bin/python -m pip install -q --disable-pip-version-check -r tests/unit/gsub/train/frameworks.txt
 	@touch $@
 
-# A virtual environment in this folder. Debian and Ubuntu ship python3 without venv: root gets it, others get the sentence.
-$(VENV)/.ready: pyproject.toml
+# What the tests need of Debian's packages: root gets it beside the virtual environment, others a line on what is missing.
+.PHONY: prepared
+prepared: | $(VENV)/bin/pip
+	@$(PYTHON) -m tests.prepare
+
+# A virtual environment in this directory. Debian and Ubuntu ship python3 without venv: root gets it, others a sentence.
+$(VENV)/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "gsub needs Python 3.10 or newer, and $(PYTHON) is not: try make PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
@@ -79,5 +87,7 @@ $(VENV)/.ready: pyproject.toml
 		{ echo "Python's venv is missing here; ask root for: apt-get install python3-venv"; exit 1; }
 	@echo "making the virtual environment $(VENV) (once)"
 	@$(PYTHON) -m venv --clear $(VENV)
+
+$(VENV)/.ready: pyproject.toml | $(VENV)/bin/pip
 	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check -e '.[dev]'
 	@touch $@

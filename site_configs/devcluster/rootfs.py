@@ -104,7 +104,7 @@ def prepare(release: Release, *, accounting: bool, say: Say) -> Rootfs:
 
 def _install_host(*, accounting: bool, say: Say) -> None:
     wanted = [*SLURM_PACKAGES, *(ACCOUNTING_PACKAGES if accounting else ())]
-    missing = [name for name in wanted if not _installed(name)]
+    missing = list_missing_packages(wanted)
     if shutil.which("cc") is None:
         missing += ["gcc", "libc6-dev"]
     if missing:
@@ -143,13 +143,13 @@ def install_packages(names: Sequence[str], *, say: Say) -> None:
                 raise DevClusterError(f"`{line}` failed:\n{tail}")
 
 
-def _installed(package: str) -> bool:
+def list_missing_packages(names: Sequence[str]) -> list[str]:
+    """List those of Debian's packages that this machine lacks; all of them where there is no dpkg."""
     if shutil.which("dpkg-query") is None:
-        return False
-    done = subprocess.run(
-        ["dpkg-query", "-W", "-f", "${db:Status-Status}", package], capture_output=True, text=True
-    )
-    return done.stdout == "installed"
+        return [*names]
+    query = ["dpkg-query", "--show", "--showformat=${Package} ${db:Status-Status}\\n", *names]
+    shown = subprocess.run(query, capture_output=True, text=True).stdout.splitlines()
+    return [name for name in names if f"{name} installed" not in shown]
 
 
 @contextlib.contextmanager
