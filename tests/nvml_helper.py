@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 
 from site_configs.devcluster.nvml import EmulatedGpus, build
 from tests.paths import REPOSITORY
+from tests.requirements import require
 
 ROOT = REPOSITORY
 NODE = "n1"
@@ -59,28 +60,87 @@ print(json.dumps(answers))
 """
 
 
+# Runs the programs that come as lines of JSON, {"code", "input", "env"}, each in a fork of its own that has imported
+# what they need: a new interpreter costs ten times as much.
+_FORKS = """
+import io, json, os, sys, traceback
+import msgspec, pynvml, profiler.nvml
+for line in sys.stdin:
+    request = json.loads(line)
+    pid = os.fork()
+    if pid == 0:
+        os.environ |= request["env"]
+        sys.stdin = io.StringIO(request["input"])
+        sys.stdout = out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+        error = None
+        try:
+            exec(compile(request["code"], "<test>", "exec"), {"__name__": "__main__"})
+        except BaseException:
+            error = traceback.format_exc()
+        out.flush()
+        answer = {"output": out.buffer.getvalue().decode(), "error": error}
+        os.write(1, json.dumps(answer).encode() + b"\\n")
+        os._exit(0)
+    os.waitpid(pid, 0)
+"""
+
+
+class ForkServer:
+    """A process that runs short programs over the emulated NVML, each in a fork."""
+
+    def __init__(self, library: Path) -> None:
+        self.library = library
+        env = os.environ | {"LD_LIBRARY_PATH": str(library.parent)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _FORKS],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, cwd=ROOT, text=True, bufsize=1,
+        )  # fmt: skip
+
+    def run(self, code: str, given: str, env: dict[str, str]) -> str:
+        """Return what a program prints."""
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(json.dumps({"code": code, "input": given, "env": env}) + "\n")
+        answer = json.loads(self._process.stdout.readline())
+        assert answer["error"] is None, answer["error"]
+        return str(answer["output"])
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
 @dataclass(frozen=True)
 class Emulation:
     """A node's emulated GPUs, and the environment in which NVML finds them."""
 
     gpus: EmulatedGpus
-    library: Path
+    forks: ForkServer
+
+    @property
+    def library(self) -> Path:
+        return self.forks.library
+
+    @property
+    def _own(self) -> dict[str, str]:
+        return {"GSUB_EMU_GPUS": str(self.gpus.root), "GSUB_EMU_NODE": NODE}
 
     @property
     def env(self) -> dict[str, str]:
-        own = {
-            "GSUB_EMU_GPUS": str(self.gpus.root),
-            "GSUB_EMU_NODE": NODE,
-            "LD_LIBRARY_PATH": str(self.library.parent),
-        }
+        own = self._own | {"LD_LIBRARY_PATH": str(self.library.parent)}
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "CUDA"))}
         return {**inherited, **own}
 
+    def run(self, code: str, given: str = "") -> str:
+        """Return what a program prints that reads these GPUs."""
+        return self.forks.run(code, given, self._own)
+
     def ask(self, *calls: Sequence[Any], env: dict[str, str] | None = None) -> Any:
+        if env is None:
+            return json.loads(self.run(_ASK, json.dumps(calls)))
         done = subprocess.run(
             [sys.executable, "-c", _ASK],
             input=json.dumps(calls),
-            env={**self.env, **(env or {})},
+            env={**self.env, **env},
             capture_output=True,
             text=True,
             timeout=30,
@@ -100,13 +160,22 @@ class Emulation:
 @pytest.fixture(scope="session")
 def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The emulated NVML, compiled with every warning an error."""
+    require("compiler")
     flags = ("-Werror", "-Wshadow", "-Wconversion")
     return build(tmp_path_factory.mktemp("nvml"), extra_flags=flags)
 
 
+@pytest.fixture(scope="session")
+def nvml_forks(nvml_library: Path) -> Iterator[ForkServer]:
+    """A process that reads emulated GPUs."""
+    server = ForkServer(nvml_library)
+    yield server
+    server.close()
+
+
 @pytest.fixture
-def emulation(tmp_path: Path, nvml_library: Path) -> Emulation:
+def emulation(tmp_path: Path, nvml_forks: ForkServer) -> Emulation:
     """One node with three A100s, in NVML's order as in that of the device files."""
     gpus = EmulatedGpus(tmp_path / "gpus")
     gpus.create([NODE], 3)
-    return Emulation(gpus, nvml_library)
+    return Emulation(gpus, nvml_forks)

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from site_configs.devcluster import emugpu
-from tests.nvml_helper import NODE, ROOT, Emulation, emulation, nvml_library
+from tests.nvml_helper import NODE, ROOT, Emulation, emulation, nvml_forks, nvml_library
 
-__all__ = ["emulation", "nvml_library"]
+__all__ = ["emulation", "nvml_forks", "nvml_library"]
 
 # (environment) -> GPUs of the process
 CHOICES: list[tuple[dict[str, str], tuple[int, ...]]] = [

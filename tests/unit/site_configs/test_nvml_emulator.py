@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from site_configs.devcluster.nvml import BuildError, EmulatedGpus, build, copied
-from tests.nvml_helper import NODE, ROOT, Emulation, emulation, nvml_library
+from tests.nvml_helper import NODE, ROOT, Emulation, emulation, nvml_forks, nvml_library
 
-__all__ = ["emulation", "nvml_library"]
+__all__ = ["emulation", "nvml_forks", "nvml_library"]
 
 MIB = 1024**2
 GPU = {"gpu": 1}

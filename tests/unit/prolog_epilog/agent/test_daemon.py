@@ -39,7 +39,7 @@ from prolog_epilog.agent.daemon import Agent, Parts, SamplingDiedError
 from prolog_epilog.agent.edges import Attempt
 from prolog_epilog.agent.jobs import Jobs
 from prolog_epilog.agent.settings import SettingsError, node_name, slurmd_spool
-from tests.nvml_helper import NODE, ROOT, Emulation, emulation, nvml_library  # noqa: F401 - fixtures
+from tests.nvml_helper import NODE, ROOT, Emulation, emulation, nvml_forks, nvml_library  # noqa: F401 - fixtures
 from tests.unit.prolog_epilog.agent.conftest import Installed, fill, mount
 from tests.unit.prolog_epilog.agent.fakes import (
     FakeGpus,

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from profiler.sampler import GpuSampler
-from tests.nvml_helper import NODE, Emulation, emulation, nvml_library
+from tests.nvml_helper import NODE, Emulation, emulation, nvml_forks, nvml_library
 from tests.unit.prolog_epilog.health.test_runner import ENFORCE, NO_CHILDREN, Node, node, wait_until
 
-__all__ = ["emulation", "node", "nvml_library"]
+__all__ = ["emulation", "node", "nvml_forks", "nvml_library"]
 
 
 class Machine:
