@@ -16,6 +16,7 @@ from site_configs.devcluster.machine import alive
 from tests.environment import reset_environment
 from tests.groups import DurationRecorder, group_of, order_groups, read_durations
 from tests.releases import ReleasePlan, plan_releases
+from tests.requirements import RequirementGate
 
 _PLAN: pytest.StashKey[ReleasePlan] = pytest.StashKey()
 _NAME = re.compile(r"t(\d+)-(\w+)")
@@ -43,6 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_PLAN] = plan_releases(config.getoption("--slurm"))
     except ValueError as error:
         raise pytest.UsageError(f"--slurm: {error}") from None
+    config.pluginmanager.register(RequirementGate(), "gsub-requirements")
     if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(DurationRecorder(), "gsub-durations")
 
@@ -73,8 +75,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.packages)
         if item.get_closest_marker("slurm") or item.get_closest_marker("packages"):
             item.add_marker(pytest.mark.timeout(SLURM_TIMEOUT_S))
-        if item.get_closest_marker("root") and os.geteuid() != 0:
-            item.add_marker(pytest.mark.skip(reason="needs root"))
         item.add_marker(pytest.mark.xdist_group(group_of(item)))
     items[:] = order_groups(items, read_durations())
 

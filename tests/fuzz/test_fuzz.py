@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from random import Random
 from typing import Any
 
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from slurm_plugins.decide.edits import EDITS
 from tests.fuzz import answers, api, collector, questions, service, shim
 from tests.properties import examples
+from tests.requirements import require
 
 SEED = 20_210_806
 STEADY = settings(
@@ -67,11 +67,8 @@ def test_any_job_gets_an_answer_within_the_table(
 
 @pytest.fixture(scope="module")
 def luas() -> tuple[str, ...]:
-    found = tuple(shim.interpreters())
-    assert found or "CI" not in os.environ, "no Lua with lua-posix"
-    if not found:
-        pytest.skip("no Lua with lua-posix, and only root can install one")
-    return found
+    require("lua")
+    return tuple(shim.interpreters())
 
 
 def test_the_shim_takes_nothing_from_an_answer_that_the_table_forbids(luas: tuple[str, ...]):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import configparser
-import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from site_configs.devcluster.rootfs import install_packages
 from tests.paths import REPOSITORY
+from tests.requirements import require
 
 UNITS = REPOSITORY / "site_configs/systemd"
 SERVICES = sorted(unit.name for unit in UNITS.glob("*.service"))
@@ -27,10 +25,7 @@ LIMIT_DEVICES = {"DevicePolicy", "DeviceAllow", "ProtectClock", "PrivateDevices"
 @pytest.fixture(scope="session")
 def systemd() -> None:
     """systemd's tools; a container often has none."""
-    if shutil.which("systemd-analyze") is None:
-        if os.geteuid() != 0:
-            pytest.fail("systemd-analyze is missing, and only root can install it: apt-get install systemd")
-        install_packages(["systemd"], say=print)
+    require("systemd")
 
 
 def keys(name: str) -> set[str]:

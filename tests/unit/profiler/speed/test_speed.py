@@ -13,8 +13,6 @@ from profiler.scaling import MEASURED, points, typical
 from profiler.speed import Point, SpeedModel, fit, light_profile
 from profiler.spread import CLASSES, known_class, slowdown
 
-pytest.importorskip("numpy")
-
 placements = st.tuples(st.sampled_from(BATCHES), st.integers(1, 16), st.integers(1, 8))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.paths import REPOSITORY
+from tests.requirements import require
 
 HOOKS = REPOSITORY / "prolog_epilog"
 
@@ -21,9 +22,8 @@ SHELLS = {"dash": ["dash"], "bash": ["bash", "--posix"], "busybox": ["busybox", 
 @pytest.fixture(params=SHELLS)
 def shell(request: pytest.FixtureRequest) -> list[str]:
     """The command that runs a hook; left out where this machine does not have it."""
+    require(request.param)
     command = SHELLS[request.param]
-    if shutil.which(command[0]) is None:
-        pytest.skip(f"no {command[0]} here")
     return [str(shutil.which(command[0])), *command[1:]]
 
 
@@ -79,10 +79,9 @@ class Installed:
 
 
 def mount(*argv: str) -> None:
-    """mount(8), or the test is left out."""
-    done = subprocess.run(["mount", *argv], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"cannot mount here: {done.stderr.strip()}")
+    """Mount by mount(8); the test is left out where nothing can be mounted."""
+    require("mounts")
+    subprocess.run(["mount", *argv], check=True)
 
 
 def fill(folder: Path) -> Path:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import shutil
 import subprocess
 import tempfile
 import time
@@ -13,9 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-MUNGED = next(
-    (path for path in ("/usr/sbin/munged", shutil.which("munged") or "") if os.access(path, os.X_OK)), ""
-)
+from tests.requirements import find_program, require
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +25,9 @@ class Munged:
 @contextmanager
 def munged(key: bytes | None = None) -> Iterator[Munged]:
     """Start one, and end it. Two with the same key open each other's credentials."""
+    require("munge")
+    program = find_program("munged")
+    assert program is not None
     # Not in pytest's folders: the path of a socket is short, and munged wants every user to reach it.
     with tempfile.TemporaryDirectory(prefix="munge-", dir="/tmp") as name:
         folder = Path(name)
@@ -38,7 +37,7 @@ def munged(key: bytes | None = None) -> Iterator[Munged]:
         secret.write_bytes(key or secrets.token_bytes(64))
         files = [f"--{what}-file={folder / what}" for what in ("key", "pid", "seed", "log")]
         process = subprocess.Popen(
-            [MUNGED, "--foreground", "--num-threads=2", f"--socket={folder / 'socket'}", *files],
+            [program, "--foreground", "--num-threads=2", f"--socket={folder / 'socket'}", *files],
             stderr=(folder / "said").open("wb"),
         )
         try:

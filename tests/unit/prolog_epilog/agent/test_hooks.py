@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from prolog_epilog.agent.intake import parse
 from tests.properties import examples
+from tests.requirements import require
 from tests.unit.prolog_epilog.agent.conftest import HOOKS, Installed, fill, mount
 
 EVENTS = ("prolog", "epilog")
@@ -171,8 +172,7 @@ def frozen(mounted: Path, tmp_path: Path) -> Iterator[Path]:
     image = tmp_path / "image"
     with image.open("wb") as file:
         file.truncate(16 << 20)
-    if shutil.which("mkfs.ext4") is None or shutil.which("fsfreeze") is None:
-        pytest.skip("no mkfs.ext4 or fsfreeze here")
+    require("mkfs.ext4", "fsfreeze")
     subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
     mount("-o", "loop", str(image), str(mounted))
     (mounted / "new").mkdir()

@@ -14,7 +14,10 @@ import sys
 import tarfile
 import tempfile
 from dataclasses import dataclass, field
+from functools import cache as cached
 from pathlib import Path
+
+from site_configs.devcluster.spec import cache_home
 
 # Stands where `build-system.build-backend = "setuptools.build_meta"` is looked for; runs in the unpacked source
 # package.
@@ -38,9 +41,10 @@ class UnobtainableError(Exception):
     """pip could not get the package, and none was got before."""
 
 
+@cached
 def source_package() -> Path:
     """The newest pyslurm that pip finds, else (offline) the newest that it found before."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gsub" / "pyslurm"
+    cache = cache_home() / "pyslurm"
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         backend = Path(scratch, "setuptools")

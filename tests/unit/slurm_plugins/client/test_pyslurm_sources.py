@@ -2,22 +2,17 @@
 installed.
 """
 
-import os
-
 import pytest
 
 from slurm_plugins.client.pyslurm_sources import ALSO_USED, SOURCES
-from tests.unit.slurm_plugins.client.pyslurm_package import Sources, UnobtainableError, source_package
+from tests.requirements import require
+from tests.unit.slurm_plugins.client.pyslurm_package import Sources, source_package
 
 
 @pytest.fixture(scope="module")
 def sources() -> Sources:
-    try:
-        return Sources(source_package())
-    except UnobtainableError as error:
-        if "CI" in os.environ:
-            pytest.fail(f"pyslurm's source package is needed and could not be fetched: {error}")
-        pytest.skip(f"pyslurm's source package could not be fetched: {error}")
+    require("pyslurm-sources")
+    return Sources(source_package())
 
 
 USED = sorted(

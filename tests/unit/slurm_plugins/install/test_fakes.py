@@ -54,7 +54,7 @@ def test_it_does_as_this_machine_does(tmp_path):
     assert _scene(fake, Path("/r")) == _scene(LocalHost(), tmp_path)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
+@pytest.mark.root
 def test_a_folder_behind_a_link_gets_its_owner(tmp_path):
     (tmp_path / "there").mkdir()
     (tmp_path / "link").symlink_to("there")

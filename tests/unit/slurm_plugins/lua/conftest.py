@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.unit.slurm_plugins.lua.lua import VERSIONS, LuaMissingError, Shim, environment, running
+from tests.requirements import require
+from tests.unit.slurm_plugins.lua.lua import VERSIONS, Shim, running
 from tests.unit.slurm_plugins.lua.servers import Service
 
 
@@ -16,12 +16,7 @@ from tests.unit.slurm_plugins.lua.servers import Service
 def lua(request: pytest.FixtureRequest) -> str:
     """A version of Lua that works here."""
     version: str = request.param
-    try:
-        environment(version)
-    except LuaMissingError as missing:
-        if "CI" in os.environ:
-            raise
-        pytest.skip(str(missing))
+    require(f"lua{version}")
     return version
 
 

@@ -188,7 +188,6 @@ def test_a_job_larger_than_the_cluster_is_refused():
 
 @given(st.sampled_from(["vgg16", "bert", "deepspeech2"]), st.sampled_from([1, 2, 8, 12, 64]))
 def test_wishes_of_measured_models_never_fall(model, asked):
-    pytest.importorskip("numpy")
     one = wish(model, asked, SUPPOSED, 128)
     assert one.speedup[:2] == (0.0, 1.0)
     assert list(one.speedup) == sorted(one.speedup)

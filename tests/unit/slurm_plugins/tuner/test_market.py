@@ -77,7 +77,6 @@ def random_mix(seed: int, servers: int) -> list[Request]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_with_gangs_it_reaches_nine_tenths_of_whole_jobs_on_servers(seed):
-    pytest.importorskip("scipy")
     from slurm_plugins.tuner.opt import whole
 
     rng = random.Random(seed)
@@ -94,7 +93,6 @@ def test_with_gangs_it_reaches_nine_tenths_of_whole_jobs_on_servers(seed):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_it_reaches_nine_tenths_of_opt(seed):
-    pytest.importorskip("scipy")
     from slurm_plugins.tuner.opt import opt
 
     servers = (1, 2, 4, 8, 16)[seed % 5]

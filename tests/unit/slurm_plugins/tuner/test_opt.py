@@ -10,8 +10,6 @@ from slurm_plugins.tuner.opt import opt, spread, whole
 from slurm_plugins.tuner.placing import Request, tune
 from slurm_plugins.tuner.values import PROFILES, V100, Shape
 
-pytest.importorskip("scipy")
-
 
 def mix(seed: int, servers: int) -> list[Request]:
     rng = random.Random(seed)

@@ -104,7 +104,6 @@ def test_a_server_without_memory_to_give_is_shared_out_by_cpus():
 
 @pytest.mark.parametrize("seed", range(40))
 def test_it_reaches_nine_tenths_of_opt(seed):
-    pytest.importorskip("scipy")
     from slurm_plugins.tuner.opt import opt
 
     servers = (1, 2, 4, 8, 16)[seed % 5]
