@@ -10,7 +10,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 
 from site_configs.devcluster import Cluster, ClusterSpec
@@ -20,6 +19,7 @@ from slurm_plugins.client.errors import SlurmError
 from slurm_plugins.client.runner import run_command
 from slurm_plugins.client.states import JobState
 from tests.unit.slurm_plugins.client.recording import DATA, Recorder
+from tests.waiting import wait_until
 
 USER = "user1"
 HOSTILE = "we|ird=n JobId=5 name"
@@ -117,7 +117,7 @@ def record(cluster: Cluster) -> None:
         submission = client.submit([f"--chdir={home}", f"--job-name={name}", *options], stdin=script)
         assert submission.job_id is not None, submission
         ids[name] = submission.job_id
-    _until(lambda: (home / "begun").exists())
+    wait_until(lambda: (home / "begun").exists())
     _admin(cluster, "update", f"JobId={ids['waiting']}", "AdminComment=jobstats:{a|b}")
     _admin(cluster, "requeuehold", "State=SpecialExit", str(ids["requeued"]))
     client.cancel([ids["cancelled"]])
@@ -130,10 +130,10 @@ def record(cluster: Cluster) -> None:
         "Comment=hi Reason=x",
         "Extra=a=1 b=2",
     )
-    _until(lambda: client.job(ids["failed"]).state is JobState.FAILED)
-    _until(lambda: client.job(ids["requeued"]).state_text == "SPECIAL_EXIT")
-    _until(lambda: client.job(ids["per-gpu"]).state is JobState.RUNNING)
-    _until(lambda: all(record.end for record in client.accounting(ids=[ids["failed"], ids["cancelled"]])))
+    wait_until(lambda: client.job(ids["failed"]).state is JobState.FAILED)
+    wait_until(lambda: client.job(ids["requeued"]).state_text == "SPECIAL_EXIT")
+    wait_until(lambda: client.job(ids["per-gpu"]).state is JobState.RUNNING)
+    wait_until(lambda: all(record.end for record in client.accounting(ids=[ids["failed"], ids["cancelled"]])))
     time.sleep(3)  # slurmdbd hears of the last change late, and says nothing when it has
 
     with recorder.file("jobs"):
@@ -179,14 +179,6 @@ def record(cluster: Cluster) -> None:
 
 def _admin(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
     return cluster.run(["scontrol", *arguments], check=True)
-
-
-def _until(ready: Callable[[], object], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not ready():
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        time.sleep(0.1)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,12 @@ from __future__ import annotations
 import http.client
 import json
 import sys
-import time
 
 from site_configs.devcluster import Cluster, ClusterSpec
 from site_configs.devcluster.spec import RELEASES
 from tests.unit.slurm_plugins.client.recording import DATA
 from tests.unit.slurm_plugins.install.doctor_site import NAME, ROOT
+from tests.waiting import wait_until
 
 COMMANDS = (
     "scontrol ping",
@@ -55,12 +55,12 @@ def record(cluster: Cluster) -> None:
         done = cluster.run(command.split(), env=_PLAIN)
         calls.append((command, done.returncode, general(done.stdout), done.stderr))
     python = [f"{cluster.paths.venv}/bin/python", "-c", _ASK, f"http://127.0.0.1:{cluster.ports.api}"]
-    told: list[str] = []
-    for _ in range(100):  # until both agents have given a sign of life
+
+    def ask() -> list[str] | None:
         told = cluster.run([*python, str(cluster.paths.munge_socket)], check=True).stdout.splitlines()
-        if len(json.loads(told[0])["nodes"]) == cluster.spec.nodes:
-            break
-        time.sleep(0.2)
+        return told if len(json.loads(told[0])["nodes"]) == cluster.spec.nodes else None
+
+    told = wait_until(ask, message="a sign of life of both agents")
     calls += [
         (f"ask {target}", 200, body, "") for target, body in zip(("/v1/nodes", "/v1/jobs"), told, strict=True)
     ]
