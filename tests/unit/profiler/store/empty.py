@@ -26,6 +26,7 @@ def empty_store(url: str) -> Store:
     address = make_url(url)
     if address.drivername == "sqlite":
         path = Path(address.database or "")
+        assert not path.exists(), f"{path} is no new store"
         shutil.copy(_sqlite_template(), path)
         path.chmod(0o600)
     else:

@@ -13,7 +13,7 @@ import msgspec
 from profiler.findings import Finding
 from profiler.records import Record
 from profiler.resubmissions import ENDED, Resubmission
-from profiler.store import Judged, Store
+from profiler.store import Judged, Store, open_store
 from site_configs.site import parse_site
 from slurm_plugins.act.ask import HandError
 from slurm_plugins.act.wire import Answer, Request, decode_answer
@@ -106,7 +106,8 @@ class Again:
         self.hand = Hand(self.world)
         self.site = parse_site(site)
         self.time = NOW
-        self.store: Store = empty_store(f"sqlite:///{folder / 'store.db'}")
+        url, before = f"sqlite:///{folder / 'store.db'}", (folder / "store.db").exists()
+        self.store: Store = open_store(url) if before else empty_store(url)
         self.told: list[Resubmission] = []
         self.start()
 
