@@ -175,7 +175,7 @@ end
 -- restarted) is replaced once, within the same deadline.
 function M.ask(id, line)
   local deadline = now() + config.deadline
-  for _ = 1, 2 do
+  while true do
     local kept = connection.fd ~= nil
     local answer, fine, why
     if kept then
@@ -194,11 +194,10 @@ function M.ask(id, line)
       return answer
     end
     close()
-    if not (kept and why == CLOSED) then
+    if not (kept and why == CLOSED) then -- the second time it is a new one
       return nil, why
     end
   end
-  return nil, CLOSED
 end
 
 return M

@@ -118,6 +118,19 @@ STYLES = {
         + MODIFY,
         ALL,
     ),
+    "tail calls while it loads": (
+        RULES
+        + "local function f(n) if n == 0 then return 0 end return f(n - 1) end\nfor i = 1, 100 do f(3) end\n"
+        + MODIFY,
+        ALL,
+    ),
+    "a tail call a thousand levels down": (
+        RULES
+        + "local function last() return 0 end\n"
+        + "local function f(n) if n == 0 then return last() end local found = f(n - 1) return found end\nf(1500)\n"
+        + MODIFY,
+        ALL,
+    ),
     "coroutines": (
         "local c = coroutine.wrap(function() coroutine.yield(1) return 2 end)\nc() c()\n" + RULES + MODIFY,
         ALL,
@@ -242,6 +255,51 @@ def test_a_sites_rules_mean_what_they_meant(lua: str, tmp_path: Path, style: str
     hooks = [line for line in after if line.startswith("hook ")]
     assert not loaded or style == "a hook of its own" or hooks == ["hook nil"]
     assert not expected or style.startswith("log functions") or NOTE in after
+
+
+def test_a_site_whose_globals_raise_is_left_alone(lua: str, tmp_path: Path) -> None:  # noqa: F811
+    with_shim(tmp_path)
+    # only the main function may ask for a global that is none
+    strict = STRICT.replace('not mt.__declared[n] and what() ~= "C"', 'not mt.__declared[n] and what() == "Lua"')
+    assert strict != STRICT
+    site = (strict + MODIFY).encode()
+    script = tmp_path / "job_submit.lua"
+    after = run(lua, script, chained(site, layout(tmp_path)))
+    assert after[0].startswith("error gsub is left out: ")
+    assert "'slurm_job_submit' is not declared" in after[0]
+    assert after[1:] == run(lua, script, b"\n\n\n" + site) == ["missing slurm_job_submit"]
+
+
+CALLS = {
+    "from a coroutine": "coroutine.wrap(function() {call} end)()",
+    "from sixty functions": "local function f(n) if n == 0 then {call} else f(n - 1) n = n end end f(60)",
+}
+
+
+@pytest.mark.parametrize("style", CALLS)
+def test_where_no_script_is_found_nothing_is_chained(lua: str, tmp_path: Path, style: str) -> None:  # noqa: F811
+    libexec = with_shim(tmp_path)
+    call = f"local fine, why = pcall(dofile('{libexec}/chain.lua'), {{}}) slurm.log_info('%s', tostring(why))"
+    site = (CALLS[style].format(call=call) + "\n" + RULES + MODIFY).encode()
+    found = run(lua, tmp_path / "job_submit.lua", site)
+    assert "job_submit.lua is not on the stack" in found[0]
+    assert asked(found) == ()
+    assert without_us(found[1:]) == without_us(run(lua, tmp_path / "job_submit.lua", b"\n" + (RULES + MODIFY).encode()))
+
+
+def test_the_chain_finds_the_shim_where_slurmctld_runs(lua: str, tmp_path: Path) -> None:  # noqa: F811
+    libexec = with_shim(tmp_path)
+    (libexec / "job_submit.lua").write_text("dofile('chain.lua')({})\n" + RULES + MODIFY)
+    done = subprocess.run(
+        [f"lua{lua}", str(SLURMCTLD), "job_submit.lua"],
+        cwd=libexec,
+        env={**os.environ, **environment(lua)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stderr == ""
+    assert asked(done.stdout.splitlines()) == ALL
 
 
 def dangling(libexec: Path) -> None:

@@ -20,7 +20,10 @@ from site_configs.devcluster.spec import DevClusterError, cache_home
 from tests.paths import REPOSITORY
 
 VERSIONS = ("5.1", "5.2", "5.3", "5.4")
-SHIM = REPOSITORY / "slurm_plugins/lua"
+SOURCE = REPOSITORY / "slurm_plugins/lua"
+COPY = "SHIM_COPY"
+"""Variable that names a copy of the shim to run the tests on; see branches.py."""
+SHIM = Path(os.environ.get(COPY, SOURCE))
 HARNESS = Path(__file__).with_name("harness.lua")
 
 NO_VAL16, NO_VAL = 0xFFFE, 0xFFFFFFFE

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import subprocess
 import textwrap
 from pathlib import Path
 
 import pytest
 
-from tests.unit.slurm_plugins.lua.lua import SHIM, Shim
+from tests.unit.slurm_plugins.lua.lua import SHIM, SOURCE, Shim, environment
 from tests.unit.slurm_plugins.lua.servers import Service, says
 
 SCRIPT = (SHIM / "job_submit.lua").read_text()
-DOCUMENT = (SHIM.parents[1] / "docs/shim.md").read_text()
+DOCUMENT = (SOURCE.parents[1] / "docs/shim.md").read_text()
 HOME = "/usr/libexec/gsub/gsub.lua"
 JOB = {"tres_per_node": "gres:gpu:2"}
 
@@ -34,7 +36,7 @@ def blocks(language: str = "lua") -> list[str]:
 
 
 def test_the_document_shows_the_same_three_lines() -> None:
-    hook = [line for line in SCRIPT.splitlines() if re.search(r"-- [123]$", line)]
+    hook = [line for line in (SOURCE / "job_submit.lua").read_text().splitlines() if re.search(r"-- [123]$", line)]
     assert len(hook) == 3
     assert [line for line in blocks()[0].splitlines() if re.search(r"-- [123]$", line)] == hook
 
@@ -126,6 +128,18 @@ def test_a_broken_installation_lets_jobs_pass(shim: Shim, tmp_path: Path, part: 
     assert (done.rc, done.raised, done.job) == (0, None, JOB)
 
 
+def test_it_finds_its_parts_where_slurmctld_runs(lua: str, tmp_path: Path) -> None:
+    shutil.copytree(SHIM, tmp_path / "shim")
+    done = subprocess.run(
+        [f"lua{lua}", "-e", "slurm = {} print(type(dofile('gsub.lua').submit))"],
+        cwd=tmp_path / "shim",
+        env={**os.environ, **environment(lua)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout, done.stderr) == ("function\n", "")
+
+
 def test_without_lua_posix_jobs_pass(shim: Shim) -> None:
     forget = """\
 for name in pairs(package.loaded) do
@@ -176,7 +190,7 @@ def test_it_leaves_no_global_behind_and_starts_no_process(shim: Shim, service: S
     shim.setup(socket=str(service.path), deadline=1)
     assert shim.submit(JOB, env={"GSUB": "explain"}).writes
     assert shim.order("globals")["names"] == []
-    for path in SHIM.glob("*.lua"):
+    for path in SOURCE.glob("*.lua"):
         assert not re.search(
             r"\bpopen\b|\bexecute\b|\bfork\b|\bexec[lv]?p?\b|\bsystem\b", path.read_text()
         ), path

@@ -82,6 +82,7 @@ GOOD = [
     '{"v":1,"id":9007199254740991,"say":["a","b"],"edits":{"min_nodes":2},"reject":null}',
     ' { "a" : [ 1 , -2.5 , 1e3 , true , false , [ ] , { } ] } ',
     r'"\u00e9\ud83d\ude00\n\"\\\/\b\f\r\t"',
+    r'"\u00df\u20ac"',
     "[]",
     "{}",
     "0",

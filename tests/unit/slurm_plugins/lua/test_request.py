@@ -156,6 +156,10 @@ def test_a_number_that_is_not_set_is_left_out_at_every_width(shim: Shim) -> None
     assert json.loads(shim.request(job))["job"] == job
 
 
+def test_a_flag_that_is_true_is_a_one(shim: Shim) -> None:
+    assert json.loads(shim.request({"contiguous": True}))["job"] == {"contiguous": 1}
+
+
 def test_numbers_keep_all_their_digits(shim: Shim) -> None:
     job = {"min_mem_per_node": 2**52 + 1, "bitflags": 2**53 - 1, "begin_time": 10**15, "min_nodes": 100000}
     line = shim.request(job)
