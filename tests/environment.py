@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import shutil
 import signal
@@ -63,7 +64,7 @@ def reset_environment() -> None:
 def make_home() -> str:
     """Return the run's empty home directory: the one that it has, or a new one that goes with this process.
 
-    Downloads of pip stay where the person's own are: packages are fetched once.
+    Downloads of pip, and what development clusters keep, stay where the person's own are: they are fetched once.
     """
     before = Path(os.environ.get("HOME") or "/")
     if before.name.startswith(_HOME) and before.is_dir():
@@ -71,4 +72,10 @@ def make_home() -> str:
     os.environ.setdefault("PIP_CACHE_DIR", str(before / ".cache/pip"))
     home = tempfile.mkdtemp(prefix=_HOME)
     atexit.register(shutil.rmtree, home, ignore_errors=True)
+    kept = before / ".cache/gsub-devcluster"
+    with contextlib.suppress(OSError):  # a HOME that cannot be written to: each run makes them again
+        kept.mkdir(parents=True, exist_ok=True)
+        link = Path(home, ".cache/gsub-devcluster")
+        link.parent.mkdir()
+        link.symlink_to(kept)
     return home
