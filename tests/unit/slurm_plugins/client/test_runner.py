@@ -224,9 +224,11 @@ def test_slurms_words_come_without_its_prefixes():
 
 
 def test_interrupting_ends_the_command(tmp_path):
+    # The command runs before Popen returns: it waits until the runner sleeps, which then reads its output
+    script = f"until grep -q ' S ' /proc/$PPID/stat; do :; done; echo $$ > {tmp_path}/pid; sleep 60"
     code = (
         "import sys; from slurm_plugins.client.runner import Runner; import os\n"
-        f"Runner(dict(os.environ)).read(['sh', '-c', 'echo $$ > {tmp_path}/pid; sleep 60'])\n"
+        f"Runner(dict(os.environ)).read(['sh', '-c', {script!r}])\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code],
