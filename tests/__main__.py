@@ -27,8 +27,7 @@ class Failures:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            name, _, _ = report.nodeid.rpartition("@")  # pytest-xdist appends the group
-            self.reasons.setdefault(name or report.nodeid, describe_failure(report))
+            self.reasons.setdefault(report.nodeid, describe_failure(report))
 
 
 def describe_failure(report: pytest.TestReport) -> str:
@@ -41,7 +40,7 @@ def describe_failure(report: pytest.TestReport) -> str:
 def run(arguments: list[str]) -> int:
     """Run pytest, then its failures alone. Returns the exit code."""
     failures = Failures()
-    code = int(pytest.main(["--dist=loadgroup", "--no-loadscope-reorder", *arguments], plugins=[failures]))
+    code = int(pytest.main(arguments, plugins=[failures]))
     failed = failures.reasons
     if code != pytest.ExitCode.TESTS_FAILED or not failed:
         return code

@@ -14,7 +14,7 @@ import pytest
 from site_configs.devcluster import Cluster, ClusterSpec
 from site_configs.devcluster.machine import alive
 from tests.environment import reset_environment
-from tests.groups import DurationRecorder, group_of, order_groups, read_durations
+from tests.groups import DurationRecorder, GroupScheduling, order_groups, read_durations
 from tests.releases import ReleasePlan, plan_releases
 from tests.requirements import RequirementGate
 
@@ -49,6 +49,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(DurationRecorder(), "gsub-durations")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> GroupScheduling:
+    return GroupScheduling(config, log)
+
+
 def pytest_report_header(config: pytest.Config) -> str:
     return config.stash[_PLAN].describe()
 
@@ -75,7 +80,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.packages)
         if item.get_closest_marker("slurm") or item.get_closest_marker("packages"):
             item.add_marker(pytest.mark.timeout(SLURM_TIMEOUT_S))
-        item.add_marker(pytest.mark.xdist_group(group_of(item)))
     items[:] = order_groups(items, read_durations())
 
 

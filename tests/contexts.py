@@ -15,8 +15,6 @@ from typing import Final
 import pytest
 from coverage import Coverage
 
-from tests.groups import group_of
-
 CONTEXT: Final = "COVERAGE_CONTEXT"
 SECONDS: Final = "COVERAGE_SECONDS"
 """Variable that names a file for the seconds of each test."""
@@ -25,7 +23,7 @@ SECONDS: Final = "COVERAGE_SECONDS"
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Name the test while it runs."""
-    test = item.nodeid.removesuffix(f"@{group_of(item)}")  # pytest-xdist appends the group
+    test = item.nodeid
     measuring = Coverage.current()
     started = time.perf_counter()
     os.environ[CONTEXT] = test

@@ -1,44 +1,48 @@
 """Groups of tests that one worker runs, and their order.
 
-A group is a file, or the tests that share a cluster. pytest-xdist hands out whole groups; the longest first, so that
-none is left alone at the end.
+A group is a file, or the tests of one directory on a cluster of one release. pytest-xdist hands out whole groups; the
+longest first, so that none is left alone at the end.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
+from site_configs.devcluster.spec import RELEASES
 from tests.paths import REPOSITORY
 
 DURATIONS: Final = REPOSITORY / "tests/data/durations.json"
 """Seconds of each group in an earlier run. Only the order depends on it; a group that it lacks runs first."""
+_RELEASE: Final = re.compile(rf"[\[-]({'|'.join(RELEASES)})[\]-]")
 
 
-def group_of(item: pytest.Item) -> str:
-    """Name the group of a test: its file; for a test on a cluster, the owner of the cluster and the release.
+def group_of(test: str) -> str:
+    """Name the group of a test: its file; of a test on a cluster its directory and the release.
 
-    Tests of the shared cluster are grouped by directory: each worker that has such a group starts one.
+    Args:
+        test: node id, whose parameters name the release.
+
+    >>> group_of("tests/unit/profiler/test_usage.py::test_means[1-2]")
+    'tests/unit/profiler/test_usage.py'
+    >>> group_of("tests/slurm/act/test_on_slurm.py::test_hold[trixie-urgent]")
+    'tests/slurm/act-trixie'
     """
-    path = item.nodeid.split("::", 1)[0]
-    params: Mapping[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
-    if "cluster" not in params:
-        return path
-    definitions = item._fixtureinfo.name2fixturedefs["cluster"]  # type: ignore[attr-defined]
-    owner: str = definitions[-1].baseid
-    if owner in ("", "tests"):
-        owner = path.rpartition("/")[0]
-    return f"{owner}-{params['cluster']}"
+    path = test.split("::", 1)[0]
+    release = _RELEASE.search(test) if path.startswith("tests/slurm/") else None
+    return f"{path.rpartition('/')[0]}-{release[1]}" if release else path
 
 
 def order_groups(items: Sequence[pytest.Item], durations: Mapping[str, float]) -> list[pytest.Item]:
     """Order tests by group, the longest group first; within a group their order stays."""
     members: dict[str, list[pytest.Item]] = {}
     for item in items:
-        members.setdefault(group_of(item), []).append(item)
+        members.setdefault(group_of(item.nodeid), []).append(item)
     first = sorted(members, key=lambda group: (-durations.get(group, float("inf")), group))
     return [item for group in first for item in members[group]]
 
@@ -52,6 +56,20 @@ def read_durations() -> dict[str, float]:
     return found
 
 
+class GroupScheduling(LoadScopeScheduling):
+    """The scheduler of pytest-xdist that keeps each of our groups on one worker, in the order of the collection.
+
+    Its own groups, by the marker xdist_group, have no effect where pytest's items have no ``_nodeid`` (9.2).
+    """
+
+    def __init__(self, config: pytest.Config, log: object = None) -> None:
+        config.option.loadscopereorder = False
+        super().__init__(config, log)
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
 class DurationRecorder:
     """A plugin that adds up the seconds of each group, and writes them when the run ends."""
 
@@ -59,7 +77,7 @@ class DurationRecorder:
         self.seconds: dict[str, float] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        _, _, group = report.nodeid.rpartition("@")
+        group = group_of(report.nodeid)
         self.seconds[group] = self.seconds.get(group, 0.0) + report.duration
 
     def pytest_sessionfinish(self) -> None:
