@@ -340,16 +340,8 @@ class Checkout:
             failed.touch()
             # tests/paths.py holds no tests, and brings tests/conftest.py in where there are only doctests
             files = dict.fromkeys(["tests/paths.py", *(test.partition("::")[0] for test in tests)])
-            command = [
-                self.python,
-                "-m",
-                "pytest",
-                "-q",
-                "-p",
-                "no:cacheprovider",
-                "-p",
-                "benchmarks.mutation",
-            ]
+            command = [os.fspath(self.python), "-m", "pytest", "-q"]
+            command += ["-p", "no:cacheprovider", "-p", "benchmarks.mutation"]
             process = subprocess.Popen(
                 [*command, f"--only={only}", *options, *files],
                 cwd=self.folder,
@@ -455,7 +447,7 @@ class Hunter:
             again, _ = checkout.test(failed or stage, "-n0")
             if again == 0:
                 return (
-                    failed[0] if failed else "timeout" if code == TIMED_OUT else f"pytest ended with {code}"
+                    failed[0] if failed else "timeout" if code == TIMED_OUT else f"tests do not start: {code}"
                 )
         return ""
 

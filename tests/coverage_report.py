@@ -88,7 +88,7 @@ def measure(tier: str, arguments: Sequence[str]) -> int:
         )
         os.environ["COVERAGE_ROOT"] = os.fspath(REPOSITORY)
         combined = Coverage(data_file=data_file(tier), config_file=CONFIG)
-        combined.combine([os.fspath(folder)], strict=True)
+        combined.combine([os.fspath(file) for file in folder.glob(".coverage.*")], strict=True)
         combined.save()
         if seconds.exists():
             data_file(tier).with_name(f".coverage.{tier}.seconds").write_text(seconds.read_text())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3.dump  # type: ignore[import-untyped]  # noqa: F401 - loaded while Python's own files can still be read
+import sqlite3.dump  # noqa: F401 - loaded while Python's own files can still be read
 import subprocess
 import sys
 import traceback

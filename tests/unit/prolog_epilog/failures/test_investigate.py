@@ -7,6 +7,7 @@ import stat
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -28,7 +29,7 @@ ModuleNotFoundError: No module named 'nonesuch'
 """
 
 
-def asked(*files: Path | str, **more: object) -> Question:
+def asked(*files: Path | str, **more: Any) -> Question:
     return question(*files, uid=os.getuid(), gid=None, **more)
 
 
@@ -293,6 +294,7 @@ def test_signatures_that_are_not_there_are_named_and_the_rest_is_used(tmp_path: 
             "the logs were not read: no name service knows uid 54321, and so its groups",
         ),
     ],
+    ids=["no JSON", "no question", "a user whom nobody knows"],
 )
 def test_a_question_that_cannot_be_answered_is_answered_with_the_reason(line: bytes, why: str) -> None:
     finding = answer(line)
