@@ -22,8 +22,10 @@ from site_configs.devcluster import (
 from site_configs.devcluster.machine import alive, processes_with
 from slurm_plugins.client.requeue_delay import requeue_delay
 from tests.paths import REPOSITORY
-from tests.unit.site_configs.test_devcluster import DEVCLUSTER
+from tests.unit.site_configs.test_devcluster import DEVCLUSTER, state
 from tests.waiting import wait_until
+
+__all__ = ["state"]  # a fixture
 
 
 @pytest.mark.all_releases
