@@ -14,6 +14,8 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -61,11 +63,15 @@ def find_postgresql() -> Path | None:
     return max(found, key=lambda path: int(path.parent.name), default=None)
 
 
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0].rstrip(":.")
+
+
 def _install(packages: Sequence[str]) -> None:
     try:
         install_packages(packages, say=lambda _: None)
     except DevClusterError as error:
-        raise MissingError(str(error).splitlines()[0].rstrip(":")) from None
+        raise MissingError(_first_line(error)) from None
 
 
 def _program(packages: Sequence[str], *names: str) -> None:
@@ -113,20 +119,28 @@ def _lua(version: str) -> None:
     try:
         environment(version)
     except LuaMissingError as error:
-        raise MissingError(str(error).splitlines()[0]) from None
+        raise MissingError(_first_line(error)) from None
 
 
 def _any_lua() -> None:
-    problems = [find_problem(f"lua{version}") for version in LUA_VERSIONS]
-    if all(problems):
-        raise MissingError(f"no Lua has lua-posix: {problems[0]}")
+    if all(find_problem(f"lua{version}") for version in LUA_VERSIONS):
+        raise MissingError("none of the Luas has lua-posix")
 
 
 def _slurm(release: str) -> None:
     try:
         prepare(release, accounting=True, say=lambda _: None)  # type: ignore[arg-type]
     except DevClusterError as error:
-        raise MissingError(str(error).splitlines()[0].rstrip(":")) from None
+        raise MissingError(_first_line(error)) from None
+
+
+def _package_index() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--retries=0", "--timeout=15"]
+        line = [*pip, "download", "-q", "--no-deps", f"--dest={directory}", "hatchling"]
+        done = subprocess.run(line, capture_output=True, text=True, errors="replace")
+    if done.returncode:
+        raise MissingError(f"pip reaches no package index: {(done.stderr.splitlines() or [''])[-1]}")
 
 
 def _pyslurm() -> None:
@@ -158,6 +172,7 @@ REQUIREMENTS: Final[Mapping[str, Requirement]] = {
         f"slurm-{release}": Requirement(partial(_slurm, release), "once as root: make cluster")
         for release in RELEASES
     },
+    "package-index": Requirement(_package_index, "run them with a network"),
     "pyslurm-sources": Requirement(_pyslurm, "run them once with a network"),
     "dash": _package("dash"),
     "bash": _package("bash"),

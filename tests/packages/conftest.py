@@ -14,6 +14,7 @@ from gsub import __version__
 from site_configs.devcluster.machine import locked
 from site_configs.devcluster.pythonenv import PACKAGES
 from tests.paths import REPOSITORY
+from tests.requirements import require
 
 EPOCH = 1700000000
 NEXT = "99.0.0"
@@ -21,6 +22,7 @@ NEXT = "99.0.0"
 
 def build(out: Path, *arguments: str, umask: int = 0o022) -> list[Path]:
     """Build packages as docs/packages.md says; their paths."""
+    require("package-index")
     done = subprocess.run(
         [sys.executable, "-m", "site_configs.packaging", *arguments, "--out", str(out)],
         cwd=REPOSITORY,

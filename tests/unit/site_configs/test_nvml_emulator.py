@@ -576,6 +576,7 @@ def test_building_again_does_nothing_and_without_a_compiler_says_what_to_install
 
 
 @pytest.mark.slow
+@pytest.mark.needs("compiler")
 def test_it_is_compiled_once_and_copied(tmp_path: Path) -> None:
     cache, one, other = (tmp_path / name for name in ("cache", "one", "other"))
     library = copied(cache, one)

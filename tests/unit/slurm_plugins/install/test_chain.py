@@ -349,6 +349,7 @@ def test_a_broken_shim_leaves_the_site_as_it_was(lua: str, tmp_path: Path, broke
     assert asked(after) == ()
 
 
+@pytest.mark.needs("lua5.1")
 def test_chain_lua_cut_anywhere_leaves_the_site_as_it_was(tmp_path: Path) -> None:
     libexec = with_shim(tmp_path)
     chain = (SHIM / "chain.lua").read_bytes()
