@@ -19,6 +19,8 @@ from slurm_plugins.install.layout import HOOKS, SHIM
 from tests.packages.conftest import EPOCH, build
 from tests.paths import REPOSITORY
 
+pytestmark = pytest.mark.needs("package-index")
+
 OF_THIS_PYTHON = [name for name, target in TARGETS.items() if target.python == sys.version_info[:2]]
 
 
