@@ -56,7 +56,7 @@ def read_durations() -> dict[str, float]:
     return found
 
 
-class GroupScheduling(LoadScopeScheduling):
+class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
     """The scheduler of pytest-xdist that keeps each of our groups on one worker, in the order of the collection.
 
     Its own groups, by the marker xdist_group, have no effect where pytest's items have no ``_nodeid`` (9.2).
