@@ -74,7 +74,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in asked])
         items[:] = [item for item in items if item.nodeid in asked]
     for item in items:
-        if "cluster" in getattr(item, "fixturenames", ()):
+        if item.nodeid.startswith("tests/slurm/"):
             item.add_marker(pytest.mark.slurm)
         if item.nodeid.startswith("tests/packages/"):
             item.add_marker(pytest.mark.packages)

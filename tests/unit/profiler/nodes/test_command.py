@@ -17,6 +17,7 @@ from profiler.store import open_store
 from tests.unit.gsub.cli.service import Site, keeper
 from tests.unit.profiler.nodes.world import NODES, Run, say
 from tests.unit.profiler.store.records import CLUSTER
+from tests.waiting import wait_until
 
 PATIENCE = 60.0
 
@@ -81,6 +82,7 @@ def test_seen_and_cleared(admin: Callable[..., Any], site: Site) -> None:
     ],
 )
 def test_what_is_refused(admin: Callable[..., Any], words: tuple[str, ...], code: int, says: str) -> None:
+    wait_until(lambda: admin("--json")[0] == 0, PATIENCE, "nodes are weighed")
     got, out, err = admin(*words)
     assert got == code and out == "" and says in err and len(err.splitlines()) <= 4
 
