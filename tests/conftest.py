@@ -61,7 +61,10 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "cluster" in metafunc.fixturenames:
         everywhere = metafunc.definition.get_closest_marker("all_releases") is not None
-        releases = metafunc.config.stash[_PLAN].choose(metafunc.definition.nodeid, everywhere=everywhere)
+        owner = metafunc._arg2fixturedefs["cluster"][-1].baseid
+        # Tests of a directory's or module's own cluster go together: one cluster then serves them all.
+        chosen_by = metafunc.definition.nodeid if owner in ("", "tests") else owner
+        releases = metafunc.config.stash[_PLAN].choose(chosen_by, everywhere=everywhere)
         # Without a scope it is the fixture's own: a module's cluster is down when that module is through.
         metafunc.parametrize("cluster", releases, indirect=True)
 

@@ -31,7 +31,7 @@ class ReleasePlan:
         """Return the releases of one test.
 
         Args:
-            test: node id without parameters.
+            test: node id without parameters; of tests with a cluster of their own, the directory or module of that.
             everywhere: whether it is marked ``all_releases``.
         """
         if everywhere or self.commits is None:

@@ -82,7 +82,8 @@ def test_seen_and_cleared(admin: Callable[..., Any], site: Site) -> None:
     ],
 )
 def test_what_is_refused(admin: Callable[..., Any], words: tuple[str, ...], code: int, says: str) -> None:
-    wait_until(lambda: admin("--json")[0] == 0, PATIENCE, "nodes are weighed")
+    unready = "not weighed yet"
+    wait_until(lambda: unready not in admin("clear", "n99", "--why", "x")[2], PATIENCE, "nodes are weighed")
     got, out, err = admin(*words)
     assert got == code and out == "" and says in err and len(err.splitlines()) <= 4
 
