@@ -71,6 +71,7 @@ def luas() -> tuple[str, ...]:
     return tuple(shim.interpreters())
 
 
+@pytest.mark.slow
 def test_the_shim_takes_nothing_from_an_answer_that_the_table_forbids(luas: tuple[str, ...]):
     for number, lua in enumerate(luas):
         found = shim.run(lua, 1000, SEED, first=10_000 * number)
@@ -83,6 +84,7 @@ def test_the_collector_takes_or_refuses_whatever_it_is_sent():
     assert found.refused > 500 and len(found.reasons) > 4, f"{found}: the generator tries too little"
 
 
+@pytest.mark.slow
 def test_the_api_answers_whatever_it_is_asked():
     found = api.run(2000, SEED)
     assert found.over_socket == 100

@@ -47,6 +47,7 @@ def test_a_group_is_a_file_or_a_directory_on_a_release(test: str, group: str) ->
     assert group_of(test) == group
 
 
+@pytest.mark.slow
 def test_a_group_stays_on_one_worker(tmp_path: Path) -> None:
     for name in ("slurm/act/test_a", "slurm/act/test_b", "slurm/cli/test_c", "unit/test_d", "unit/test_e"):
         file = tmp_path / f"tests/{name}.py"

@@ -83,6 +83,7 @@ def test_what_is_missing_fails_its_tests_where_ci_is_set(
     result.stdout.fnmatch_lines([f"*{SENTENCE}"])
 
 
+@pytest.mark.slow
 def test_every_hint_is_one_line() -> None:
     for name, requirement in REQUIREMENTS.items():
         assert requirement.hint and "\n" not in requirement.hint, name

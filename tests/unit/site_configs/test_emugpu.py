@@ -137,6 +137,7 @@ def test_a_load_shows_while_the_block_runs(here: Emulation) -> None:
     assert list(here.gpus.root.glob("*/*/load/*")) == []
 
 
+@pytest.mark.slow
 def test_loads_of_a_process_add_up_and_end_in_any_order(here: Emulation) -> None:
     first, second = emugpu.load(util=70, memory_mib=1000), emugpu.load(util=60, memory_mib=10, gpus=[1, 2])
     with pytest.raises(RuntimeError), first:

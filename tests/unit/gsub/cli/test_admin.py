@@ -184,6 +184,7 @@ def fixed(url: str, tmp_path: Path) -> Iterator[Callable[..., str]]:
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.parametrize(("ends", "job"), [(("",), 7), (("", "-wal", "-shm"), 8)])
 def test_a_store_on_a_read_only_disk_is_read(

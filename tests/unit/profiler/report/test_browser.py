@@ -225,6 +225,7 @@ def test_typing_filters(browser: Browser, folder: Path) -> None:
         assert page.locator("#outcomes .filter").is_hidden(), "short tables need none"
 
 
+@pytest.mark.slow
 def test_all_is_there_without_a_script(browser: Browser, folder: Path) -> None:
     with shown(browser, folder / "some.html", script=False) as page:
         assert page.locator("table").count() == 17 and page.locator("button, .filter:visible").count() == 0

@@ -46,6 +46,7 @@ def facts(number: int = 1, **more: Any) -> JobFacts:
     return JobFacts(cluster=records.CLUSTER, job_id=number, restarts=0, **(values | more))
 
 
+@pytest.mark.slow
 def test_gpu_hours_are_those_of_an_independent_sql(store: Store) -> None:
     fill(store, 8000)  # some 22 a day: the last window is a day
     for since, until in WINDOWS:
@@ -160,6 +161,7 @@ def test_pseudonyms_hold_within_a_frame_and_nowhere_else(store: Store) -> None:
     )
 
 
+@pytest.mark.slow
 def test_some_columns_are_those_of_all(store: Store) -> None:
     fill(store, 500)
     window = {"cluster": CLUSTER, "since": SINCE, "until": UNTIL}

@@ -161,6 +161,7 @@ def test_names_stay_text(whole: tuple[str, dict[str, Table]], reader: Reader) ->
     assert max(map(len, users)) == 120
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("users", [ROWS, 5000])
 def test_many_users_are_bounded_and_summed_up(frame: pd.DataFrame, users: int) -> None:
     text, tables = made(crowd(frame, users))

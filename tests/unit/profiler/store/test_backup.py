@@ -52,6 +52,7 @@ def filled(store: Store) -> Store:
     return store
 
 
+@pytest.mark.slow
 def test_backup_and_restore_into_either(
     filled: Store, tmp_path: Path, request: pytest.FixtureRequest, other_url: Callable[[str], str]
 ) -> None:

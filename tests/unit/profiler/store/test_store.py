@@ -381,6 +381,7 @@ _WORLD: list[Record] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_order_and_repetition_gives_the_same_store(store: Store, data: st.DataObject) -> None:

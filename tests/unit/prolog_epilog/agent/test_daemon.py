@@ -293,6 +293,7 @@ def test_the_hooks_folders_are_roots_alone(rig: Rig) -> None:
     assert eventually(lambda: (rig.folder / "run" / "new").stat().st_mode & 0o777 == 0o700)
 
 
+@pytest.mark.slow
 def test_hundreds_of_jobs_at_once_are_all_there(rig: Rig) -> None:
     for job in range(1, 301):
         rig.hook("prolog", job)

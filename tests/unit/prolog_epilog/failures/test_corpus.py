@@ -69,6 +69,7 @@ def test_nine_of_ten_are_right(how: str, request: pytest.FixtureRequest) -> None
     assert accuracy(misled) >= GOAL, _misses(misled)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["alone", "with_state"])
 def test_no_reason_is_never_found(how: str, request: pytest.FixtureRequest) -> None:
     found: list[Answer] = request.getfixturevalue(how)

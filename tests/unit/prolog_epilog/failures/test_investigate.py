@@ -276,6 +276,7 @@ def test_the_reader_answers_as_the_user_whose_logs_they_are(tmp_path: Path) -> N
     assert finding == read(asked(out))[0]
 
 
+@pytest.mark.slow
 def test_signatures_that_are_not_there_are_named_and_the_rest_is_used(tmp_path: Path) -> None:
     out = write(tmp_path / "slurm-17.out")
     finding = answer(msgspec.json.encode(asked(out, signatures=(str(tmp_path / "none.toml"),))))

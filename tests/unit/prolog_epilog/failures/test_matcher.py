@@ -101,6 +101,7 @@ def test_as_a_loop_over_all_would(log):
     assert set(found(_WORDS, log.encode())) == naive
 
 
+@pytest.mark.slow
 def test_our_own_signatures_find_their_test_lines():
     """Through the prefilter, in a log with all of them: what only the pattern itself would find counts as lost."""
     from prolog_epilog.failures.signature import PACKAGED, load_files

@@ -181,6 +181,7 @@ def test_a_check_that_fails_hides_no_other(monkeypatch):
     assert second.level == "unknown" and "ZeroDivisionError" in second.seen
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(25), deadline=None)
 @given(st.data())
 def test_whatever_files_and_commands_hold_nothing_fails_and_nothing_steers_a_terminal(data):

@@ -89,6 +89,7 @@ def test_a_user_sees_the_users_own_jobs_and_an_operator_all(one: Kept):
     assert nobody.ask("GET", "/v1/nodes").status == 403 and games.ask("GET", "/v1/nodes").status == 200
 
 
+@pytest.mark.slow
 @pytest.mark.root
 def test_a_user_writes_no_records(one: Kept):
     for uid in (NOBODY, pwd.getpwnam("games").pw_uid):

@@ -301,6 +301,7 @@ def test_wrong_arguments(start: Callable[..., Process], arguments: list[str], wo
     _refuses(start(*arguments), word)
 
 
+@pytest.mark.slow
 def test_a_live_service_is_left_alone_and_a_dead_ones_socket_is_replaced(
     start: Callable[..., Process],
 ) -> None:
