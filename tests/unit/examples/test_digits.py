@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 
 from tests.paths import REPOSITORY
+from tests.waiting import wait_until
 
 EXAMPLE = REPOSITORY / "examples" / "digits"
 sys.path.insert(0, str(EXAMPLE))
@@ -61,10 +62,7 @@ def together(size: int, meeting: Path, work: Callable[[Any], Any], timeout: floa
 
 
 def wait_for(path: Path) -> dict[str, Any]:
-    deadline = time.monotonic() + 10
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} did not appear"
-        time.sleep(0.005)
+    wait_until(path.exists, 10, str(path), pause=0.01)
     content: dict[str, Any] = json.loads(path.read_text())
     return content
 

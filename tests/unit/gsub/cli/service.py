@@ -24,6 +24,7 @@ from profiler.store.facts import JobFacts
 from tests.unit.profiler.store.empty import empty_store
 from tests.unit.profiler.store.records import CLUSTER
 from tests.unit.prolog_epilog.agent.munged import munged
+from tests.waiting import wait_until
 
 PATIENCE = 60.0
 
@@ -102,7 +103,4 @@ def keeper(
 def _ready(site: Site) -> None:
     """Wait until its store is open."""
     service = Service(site.url, Munge(site.socket), {os.geteuid()}, PATIENCE)
-    until = time.monotonic() + PATIENCE
-    while service.ask("GET", "/v1/jobs").status != 200:
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_until(lambda: service.ask("GET", "/v1/jobs").status == 200, PATIENCE, "the store")

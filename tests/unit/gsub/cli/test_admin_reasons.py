@@ -19,6 +19,7 @@ from profiler.store import open_store
 from profiler.store.facts import JobFacts
 from tests.unit.gsub.cli.service import Site, keeper
 from tests.unit.profiler.store.records import CLUSTER, ended, found, started
+from tests.waiting import wait_until
 
 NOW = float(int(time.time()) - 3600)
 PATIENCE = 60.0
@@ -45,10 +46,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         )  # fmt: skip
     with keeper(tmp_path_factory.mktemp("reasons"), facts, records) as one:
         store = open_store(one.store)
-        until = time.monotonic() + PATIENCE
-        while store.unjudged(CLUSTER, 9, time.time()):
-            assert time.monotonic() < until, "the keeper judges nothing"
-            time.sleep(0.05)
+        wait_until(lambda: not store.unjudged(CLUSTER, 9, time.time()), PATIENCE, "the keeper's verdicts")
         store.close()
         yield one
 

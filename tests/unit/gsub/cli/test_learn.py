@@ -30,6 +30,7 @@ from profiler.sealed import Service
 from profiler.sensitivity import Budget
 from tests.unit.gsub.cli.service import PATIENCE, Site, keeper, write_site
 from tests.unit.gsub.train.running import HELPER
+from tests.waiting import wait_until
 
 QUICK = Budget(points=5, seconds=30, each=0.4, longest=2, steps=6, settling=0.05)
 PLAYS = """
@@ -88,10 +89,7 @@ def test_a_command_is_measured_and_all_of_it_ended(
     assert (tmp_path / "cpus").read_text() == "8\n"
     assert any("the knee" in line for line in said)
     pids = [int(one) for one in (tmp_path / "pids").read_text().split()]
-    until = time.monotonic() + 60
-    while not all(map(gone, pids)) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert all(map(gone, pids))
+    wait_until(lambda: all(map(gone, pids)), 60, "the end of the script and its child")
 
 
 def test_a_command_that_ends_by_itself_is_not_waited_for():
@@ -173,10 +171,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             measured = Measured(new_id(), time.time(), "learn", names, gpu_type="a100", cap=16, points=points)
             answer = service.ask("POST", "/v1/points", msgspec.json.encode(measured))
             assert answer.status == 200, answer
-        until = time.monotonic() + PATIENCE
-        while len(msgspec.json.decode(service.ask("GET", "/v1/curves").body, type=Curves).curves) < 2:
-            assert time.monotonic() < until
-            time.sleep(0.1)
+        wait_until(
+            lambda: len(msgspec.json.decode(service.ask("GET", "/v1/curves").body, type=Curves).curves) >= 2,
+            PATIENCE,
+            "both curves",
+        )
         yield found
 
 

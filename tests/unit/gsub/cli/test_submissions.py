@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gsub.submissions import FILE, LARGEST, MOST, SWITCH, Keeping, Typed, add, of_job, typed_of
+from tests.waiting import wait_until
 
 ONE = Typed(7, ("-N2", "t.sh", "a b", "c"), "/home/ada", "lab", 1000.0)
 LINE = "sbatch -N2 t.sh a b c"
@@ -116,9 +117,7 @@ def test_it_is_kept_beside_the_command_unless_switched_off(tmp_path: Path) -> No
         one = Keeping(["t.sh", "a b"], environ | more)
         one.start(8 if more else 7, "blue")
         one.end()
-    until = time.monotonic() + 60
-    while not (tmp_path / "gsub" / FILE).exists() and time.monotonic() < until:
-        time.sleep(0.01)
+    wait_until((tmp_path / "gsub" / FILE).exists, 60, f"the file {FILE}", pause=0.01)
     found = typed_of(7, environ, cluster="blue", line="sbatch t.sh a b", submitted=time.time())
     assert found is not None and found.words == ("t.sh", "a b") and found.folder == str(Path.cwd())
     assert [row["job"] for row in kept(tmp_path / "gsub")] == [7]

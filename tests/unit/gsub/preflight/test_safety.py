@@ -16,6 +16,7 @@ from gsub.preflight.table import CHECKS, Check
 from gsub.preflight.values import Finding, LeftOutError, Submission
 from tests.unit.gsub.preflight.conftest import PATIENCE, Lay
 from tests.unit.gsub.preflight.scripts import ACTIVATE, HEAD, Case
+from tests.waiting import wait_until
 
 BOOM = "import os\nos.mkdir('{}')\n"
 
@@ -130,11 +131,14 @@ def test_a_child_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     said = child(["sh", "-c", script], environ=shell_environment(os.environ), seconds=1.0)
     assert said.code is None
     pid = int(mark.read_text())
-    for _ in range(600):
-        if not Path(f"/proc/{pid}").exists() or Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z":
-            return
-        time.sleep(0.1)
-    pytest.fail("the child's child lives on")
+    wait_until(lambda: _has_ended(pid), 60, "the end of the child's child")
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+    except OSError:
+        return True
 
 
 def test_a_child_that_cannot_be_started_says_nothing() -> None:

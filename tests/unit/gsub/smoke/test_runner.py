@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from gsub.smoke.child import environment, named, shebang
 from gsub.smoke.plan import Plan, encoded
 from gsub.smoke.result import Result, read
+from tests.waiting import wait_until
 
 PATIENCE_S = 60.0
 ENVIRON = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "42", "SLURM_NNODES": "1", "MINE": "kept", "HOME": "/"}
@@ -87,9 +87,7 @@ def test_alive_when_its_time_is_up_has_passed(place: Place) -> None:
 
 def test_a_signal_ends_it_at_once_and_says_nothing_against_the_script(place: Place) -> None:
     process = place.start("#!/bin/sh\ntouch $GSUB_SMOKE_DIR/../begun\nsleep 600\nexit 1\n")
-    until = time.monotonic() + PATIENCE_S
-    while not list(place.tmp.glob("*/begun")) and time.monotonic() < until:
-        time.sleep(0.02)
+    wait_until(lambda: list(place.tmp.glob("*/begun")), PATIENCE_S, "the script's begin", pause=0.02)
     process.send_signal(signal.SIGTERM)
     code, result = place.end(process)
     assert (code, result.outcome) == (0, "inconclusive")

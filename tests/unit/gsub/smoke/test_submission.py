@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,10 @@ from slurm_plugins.client.values import Partition
 from slurm_plugins.decide.request import Job
 from slurm_plugins.decide.shape import Shape, shape_of
 from tests.paths import REPOSITORY
+from tests.waiting import wait_until
 
 FAKE = f"""#!{sys.executable} -IS
-import json, os, pathlib, sys, time
+import json, os, pathlib, sys
 here = pathlib.Path(os.environ["FAKE"])
 name, words = os.path.basename(sys.argv[0]), sys.argv[1:]
 if words[:1] == ["--version"]:
@@ -43,8 +44,10 @@ with open(here / "calls", "a") as file:
 if name == "scancel":
     sys.exit()
 which = "smoke" if smoke else "real"
-while (here / f"hold-{{which}}").exists():
-    time.sleep(0.01)
+try:
+    (here / f"hold-{{which}}").read_text()
+except FileNotFoundError:
+    pass
 if (here / f"refuse-{{which}}").exists():
     sys.exit("sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified")
 if (here / "one-job-only").exists() and any("afterany:8" in word for word in words):
@@ -139,14 +142,20 @@ class Gsub:
     def flag(self, name: str) -> None:
         (self.fake / name).touch()
 
-    def unflag(self, name: str) -> None:
-        (self.fake / name).unlink()
+    @contextmanager
+    def held(self, which: str) -> Iterator[None]:
+        """Keep each submission of this kind waiting: it reads a FIFO that has a writer until the end."""
+        fifo = self.fake / f"hold-{which}"
+        os.mkfifo(fifo)
+        writer = os.open(fifo, os.O_RDWR)
+        try:
+            yield
+        finally:
+            fifo.unlink()
+            os.close(writer)
 
     def until(self, order: list[str]) -> None:
-        until = time.monotonic() + 60
-        while self.order != order:
-            assert time.monotonic() < until, self.order
-            time.sleep(0.01)
+        wait_until(lambda: self.order == order, 60, f"the calls {order}", pause=0.01)
 
 
 @pytest.fixture
@@ -271,32 +280,30 @@ def test_a_script_that_submits_jobs_does_not_do_so_twice(gsub: Gsub) -> None:
 
 
 def test_an_interrupt_between_the_two_leaves_nothing(gsub: Gsub) -> None:
-    gsub.flag("hold-smoke")
-    process = gsub.start("--smoke=gate", "t.sh")
-    gsub.until(["smoke"])
-    process.send_signal(signal.SIGINT)
-    gsub.unflag("hold-smoke")
+    with gsub.held("smoke"):
+        process = gsub.start("--smoke=gate", "t.sh")
+        gsub.until(["smoke"])
+        process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGINT
     assert gsub.order == ["smoke", "scancel"] and gsub.calls[1].words == ["8"]
 
 
 def test_an_interrupt_while_the_real_job_is_submitted_takes_the_gate_back(gsub: Gsub) -> None:
-    gsub.flag("hold-real")
-    process = gsub.start("--smoke=gate", "t.sh")
-    gsub.until(["smoke", "real"])
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    with gsub.held("real"):
+        process = gsub.start("--smoke=gate", "t.sh")
+        gsub.until(["smoke", "real"])
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
     assert process.returncode == -signal.SIGTERM
     assert gsub.order == ["smoke", "real", "scancel"]
 
 
 def test_an_interrupt_after_the_real_job_was_submitted_takes_nothing_away(gsub: Gsub) -> None:
-    gsub.flag("hold-smoke")
-    process = gsub.start("--smoke=race", "t.sh")
-    gsub.until(["real", "smoke"])
-    process.send_signal(signal.SIGINT)
-    gsub.unflag("hold-smoke")
+    with gsub.held("smoke"):
+        process = gsub.start("--smoke=race", "t.sh")
+        gsub.until(["real", "smoke"])
+        process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert "Submitted batch job 7" in out and gsub.order == ["real", "smoke"]
 

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,6 +22,7 @@ from gsub import train
 from prolog_epilog.failures.classify import Ended, classify
 from prolog_epilog.failures.text import LogText
 from tests.unit.gsub.train.running import HELPER, PATIENCE, in_job
+from tests.waiting import wait_until
 
 EXAMPLES = HELPER.parents[1] / "examples/checkpoint"
 PYTHON = os.environ.get("GSUB_FRAMEWORKS", sys.executable)
@@ -77,11 +77,16 @@ def said(folder: Path) -> str:
 
 def wait_for(folder: Path, pattern: str, process: subprocess.Popen[str]) -> None:
     """Until the log has a line of this pattern. The process must not end before."""
-    until = time.monotonic() + PATIENCE
-    while not re.search(pattern, said(folder)):
-        assert process.poll() is None, said(folder)
-        assert time.monotonic() < until, said(folder)
-        time.sleep(0.05)
+
+    def is_said() -> bool:
+        found = re.search(pattern, said(folder)) is not None
+        assert found or process.poll() is None, said(folder)
+        return found
+
+    try:
+        wait_until(is_said, PATIENCE, pattern)
+    except AssertionError as error:
+        raise AssertionError(said(folder)) from error
 
 
 def to_its_end(folder: Path, argv: Sequence[str | Path], **env: str) -> tuple[int, str]:

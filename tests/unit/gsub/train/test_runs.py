@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from gsub.announcing import TOLD
 from gsub.runs import _read
 from tests.unit.gsub.train.running import PATIENCE, PYTHONS, in_job, script
+from tests.waiting import wait_until
 
 QUICK = """
 import time
@@ -101,10 +101,7 @@ def test_a_run_that_is_killed_has_told(folder: Path, tmp_path: Path) -> None:
     code = QUICK + "print('begun', flush=True)\nwhile True:\n    steps(1)\n"
     with script(tmp_path, code, in_job(GSUB_RUNS=str(folder))) as run:
         assert run.says() == "begun"
-        until = time.monotonic() + PATIENCE
-        while not [path for path in files(folder) if path.suffix == ".run"]:
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        wait_until(lambda: [path for path in files(folder) if path.suffix == ".run"], PATIENCE, "its file")
         run.signal(signal.SIGKILL)
         assert run.ends()[0] == -signal.SIGKILL
     (entry,) = [one for one in os.scandir(folder) if one.name.endswith(".run")]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from pathlib import Path
 
 import msgspec
@@ -19,6 +18,7 @@ from site_configs.site_model import Site
 from tests.unit.profiler.curves.place import measured
 from tests.unit.prolog_epilog.agent.munged import munged
 from tests.unit.slurm_plugins.keeper.keeping import PATIENCE, kept
+from tests.waiting import wait_until
 
 SITE = """\
 cluster = "lab"
@@ -58,11 +58,13 @@ def test_by_munge_to_the_keeper_and_back_as_a_curve(tmp_path: Path) -> None:
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
         environ = environment(tmp_path, site)
-        until = time.monotonic() + PATIENCE
-        while deliver_kept(environ) == 0:  # its store may still be opening
+
+        def is_sent() -> bool:
+            count = deliver_kept(environ)
             (file.parent / ".tried").unlink(missing_ok=True)
-            assert time.monotonic() < until
-            time.sleep(0.1)
+            return count > 0
+
+        wait_until(is_sent, PATIENCE, "the store, which may still be opening")
         assert left_behind(tmp_path) == [] and deliver_kept(environ) == 0
         assert deliver(measured(5.7), environ) == "what was measured is with gsub's service"
         refused = deliver(measured(5.7, cluster="elsewhere"), environ)
@@ -75,9 +77,7 @@ def test_by_munge_to_the_keeper_and_back_as_a_curve(tmp_path: Path) -> None:
         assert (known.knee, known.runs, known.gpu_type) == (6, 2, "a100")
         # gsubd's part: the keeper wrote what decisions read
         told = tmp_path / "curves.jsonl"
-        while not told.exists() or first.workload[0] not in told.read_text():
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        wait_until(lambda: told.exists() and first.workload[0] in told.read_text(), PATIENCE, str(told))
 
 
 def test_it_never_raises_and_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,11 +48,15 @@ def admin(
 
 @pytest.mark.slow
 def test_seen_and_cleared(admin: Callable[..., Any], site: Site) -> None:
-    until = time.monotonic() + PATIENCE
-    while not (nodes := json.loads(admin("--json")[1])["nodes"]) and time.monotonic() < until:
-        # weighed once at the start, perhaps before the failures were judged; a clearance weighs anew
-        admin("clear", "n20", "--why", "so that it looks again")
-        time.sleep(0.2)
+
+    def find_nodes() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(admin("--json")[1])["nodes"]
+        if not found:
+            # weighed once at the start, perhaps before the failures were judged; a clearance weighs anew
+            admin("clear", "n20", "--why", "so that it looks again")
+        return found
+
+    nodes = wait_until(find_nodes, PATIENCE, "weighed nodes", pause=0.2)
     assert {(one["node"], one["reason"], one["avoided"], one["by"]) for one in nodes} >= {
         ("n7", "gpu_hardware", True, "root")
     }
