@@ -10,8 +10,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,6 +28,7 @@ from site_configs.devcluster.nvml import EmulatedGpus
 from site_configs.devcluster.spec import RELEASES, Paths, state_home
 from site_configs.site import load_site
 from tests.paths import REPOSITORY
+from tests.waiting import wait_until
 
 DEVCLUSTER = [sys.executable, "-m", "site_configs.devcluster"]
 WHO = config.Identity("host1", "slurm", "root")
@@ -196,7 +195,7 @@ def test_supervisor_ends_what_its_daemons_left_behind(tmp_path):
     keeper = subprocess.Popen(
         [sys.executable, "-m", "site_configs.devcluster.supervisor", str(where)], cwd=REPOSITORY
     )
-    _wait(where.is_socket)
+    wait_until(where.is_socket, 20, "the supervisor")
     note = tmp_path / "pid"
     stray = f"setsid sh -c 'echo $$ > {note}.new; mv {note}.new {note}; exec sleep 1000' & exit 0"
     started = supervisor.ask(
@@ -207,9 +206,9 @@ def test_supervisor_ends_what_its_daemons_left_behind(tmp_path):
         env={"PATH": "/usr/bin:/bin"},
         log=str(tmp_path / "log"),
     )
-    _wait(note.exists)
+    wait_until(note.exists, 20, "the grandchild")
     pid = int(note.read_text())
-    _wait(lambda: not alive(started["pid"]))
+    wait_until(lambda: not alive(started["pid"]), 20, "the end of the daemon")
     assert alive(pid)
     supervisor.ask(where, op="shutdown")
     assert keeper.wait(timeout=20) == 0
@@ -222,7 +221,7 @@ def test_supervisor_answers_nonsense_and_goes_on(tmp_path):
         [sys.executable, "-m", "site_configs.devcluster.supervisor", str(where)], cwd=REPOSITORY
     )
     try:
-        _wait(where.is_socket)
+        wait_until(where.is_socket, 20, "the supervisor")
         assert where.stat().st_mode & 0o777 == 0o600
         for command in (
             {"op": "dance"},
@@ -368,7 +367,9 @@ def test_any_umask_will_do_and_daemons_that_ended_are_started_again(state):
         daemons = Cluster.find("x").daemons()
         for name in ("munged", "slurmd-n1", "gsubd", "noded-n1"):
             os.kill(daemons[name], 9)
-        _wait(lambda: set(Cluster.find("x").daemons()) == {"slurmctld"})
+        wait_until(
+            lambda: set(Cluster.find("x").daemons()) == {"slurmctld"}, 20, "the end of the other daemons"
+        )
         done = subprocess.run(line, capture_output=True, text=True, env=env)
         assert "starting munged again" in done.stderr
         after = Cluster.find("x").daemons()
@@ -414,10 +415,3 @@ def test_single_user_mode(tmp_path_factory):
 def test_every_release_is_named_in_the_help():
     said = subprocess.run([*DEVCLUSTER, "up", "--help"], capture_output=True, text=True, check=True).stdout
     assert all(release in said for release in RELEASES)
-
-
-def _wait(ready: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not ready():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)

@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +23,7 @@ from profiler.sealed import Answer, Service
 from prolog_epilog.agent.deliver import Delivery, Pace
 from prolog_epilog.agent.disk import Calls
 from prolog_epilog.agent.spool import Spool
+from tests.waiting import wait_until
 
 PACE = Pace(jitter=0.0, least=0.001, most=0.01, slow=0.01, held=0.01)
 LIMIT = 1 << 20
@@ -97,7 +97,7 @@ class _Fuse:
 
 def _end() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(60)  # until the signal is delivered to this thread
+    threading.Event().wait()  # until the signal is delivered to this thread
 
 
 class _Service:
@@ -129,9 +129,7 @@ def live(folder: Path, service: Service, node: str, fuse: _Fuse, acknowledged: P
                 notes.write(record.id.encode() + b"\n")
     if delivery.ident is None:
         delivery.start()
-    until = time.monotonic() + 60
-    while spool.counts().records and time.monotonic() < until:
-        time.sleep(0.002)
+    wait_until(lambda: not spool.counts().records, 60, "the delivery of all records", pause=0.002)
     if not delivery.stop(30.0):
         raise TimeoutError(f"{spool.counts()} are left")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import secrets
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.requirements import find_program, require
+from tests.waiting import wait_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,11 @@ def munged(key: bytes | None = None) -> Iterator[Munged]:
             stderr=(folder / "said").open("wb"),
         )
         try:
-            until = time.monotonic() + 30
-            while not (folder / "pid").exists():  # written once it listens
-                assert process.poll() is None and time.monotonic() < until, (folder / "said").read_text()
-                time.sleep(0.01)
+            # the file is written once it listens
+            wait_until(
+                lambda: process.poll() is not None or (folder / "pid").exists(), 30, "munged", pause=0.01
+            )
+            assert process.poll() is None, (folder / "said").read_text()
             yield Munged(str(folder / "socket"), process)
         finally:
             process.kill()

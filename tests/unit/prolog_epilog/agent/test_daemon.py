@@ -52,6 +52,7 @@ from tests.unit.prolog_epilog.agent.fakes import (
     settings,
 )
 from tests.unit.prolog_epilog.failures.rig import ADA, BOB, home, written
+from tests.waiting import wait_until
 
 J7 = JobRef(7)
 
@@ -138,12 +139,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 30.0) -> bool:
-    until = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.02)
-    return True
+    return bool(wait_until(condition, seconds, pause=0.02))
 
 
 @pytest.mark.parametrize("folder", ["spool", "run"])

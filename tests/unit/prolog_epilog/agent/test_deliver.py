@@ -28,6 +28,7 @@ from tests.unit.prolog_epilog.agent.crashing import PACE, records
 from tests.unit.prolog_epilog.agent.munged import munged
 from tests.unit.prolog_epilog.agent.sealing import Asked, Reply, Sealing, sealing
 from tests.unit.prolog_epilog.agent.test_spool import ended, event, series, started, usage
+from tests.waiting import wait_until
 
 MIB = 1 << 20
 ME = os.geteuid()
@@ -35,10 +36,7 @@ PATIENCE = 60.0
 
 
 def until(what: Callable[[], object], seconds: float = PATIENCE) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)
+    wait_until(what, seconds, pause=0.005)
 
 
 @dataclass

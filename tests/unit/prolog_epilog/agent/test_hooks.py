@@ -20,6 +20,7 @@ from prolog_epilog.agent.intake import parse
 from tests.properties import examples
 from tests.requirements import require
 from tests.unit.prolog_epilog.agent.conftest import HOOKS, Installed, fill, mount
+from tests.waiting import wait_until
 
 EVENTS = ("prolog", "epilog")
 JOB = {
@@ -360,10 +361,8 @@ def test_many_at_once_leave_a_file_each(hooks: Installed) -> None:
 
 def test_nothing_of_it_stays_behind(installed: Installed) -> None:
     assert installed.hook("epilog", JOB)[0] == 0
-    until = time.monotonic() + 30
-    while processes(installed.folder / "epilog"):  # its child may be a moment later than itself
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    # its child may be a moment later than itself
+    wait_until(lambda: not processes(installed.folder / "epilog"), 30, "the end of its child")
 
 
 @pytest.mark.parametrize(

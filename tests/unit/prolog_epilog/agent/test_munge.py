@@ -5,8 +5,7 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -114,11 +113,8 @@ def test_a_munged_that_hangs_is_given_up_and_holds_up_no_other_thread():
         running.process.send_signal(signal.SIGSTOP)
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(here.encode, b"x")
-            looks = 0
-            while not waiting.done() and looks < 5:  # the interpreter goes on while the library waits
-                looks += 1
-                time.sleep(0.1)
-            assert looks == 5
+            for _ in range(5):  # the interpreter goes on while the library waits
+                assert not wait([waiting], timeout=0.1).done
             with pytest.raises(MungeError) as failure:
                 waiting.result(timeout=60)
         assert failure.value.reason == "unavailable"

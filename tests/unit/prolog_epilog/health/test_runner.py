@@ -20,6 +20,7 @@ from prolog_epilog.health.keeping import HealthState
 from prolog_epilog.health.runner import HealthRunner
 from prolog_epilog.health.table import CHECKS
 from site_configs.site import load_site
+from tests import waiting
 from tests.unit.prolog_epilog.health.test_gpu_checks import reading, sample
 
 LONG = 60.0
@@ -97,10 +98,7 @@ class Node:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + LONG
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.02)
-    assert condition()
+    waiting.wait_until(condition, LONG, pause=0.02)
 
 
 @pytest.fixture
