@@ -24,10 +24,11 @@ demo: $(VENV)/.ready ## a real training job on a real Slurm, reported
 QUICK := not slurm and not slow and not packages or essential
 REST := slow or packages or slurm and not essential or hypothesis
 TESTS := $(RUN) -m tests
+QUICK_IN := site_configs profiler prolog_epilog slurm_plugins gsub tests/fuzz tests/unit tests/slurm/essential
 
 test: ## the tests without Slurm and the essential ones with it, in ten minutes
 	@$(MAKE) --no-print-directory -j2 $(VENV)/.ready prepared
-	@$(if $(PYTEST_ARGS),$(RUN) -m pytest $(PYTEST_ARGS),$(TESTS) -n $(WORKERS) --slurm=host -m "$(QUICK)")
+	@$(if $(PYTEST_ARGS),$(RUN) -m pytest $(PYTEST_ARGS),$(TESTS) -n $(WORKERS) --slurm=host -m "$(QUICK)" $(QUICK_IN))
 
 test-rest: $(VENV)/.ready prepared ## all tests that `make test` leaves out, on the releases of Slurm in turn
 	@$(TESTS) -n $(WAITERS) -m "$(REST)" --hypothesis-profile=full
@@ -45,7 +46,7 @@ test-packages: $(VENV)/.ready prepared ## the packages, built, installed and boo
 TIER ?= test
 coverage: $(VENV)/.ready prepared ## coverage by package of what `make test` runs, in docs/testing.md; TIER=rest: of `make test-rest` and of both
 	@$(RUN) -m tests.coverage_report $(TIER) $(if $(filter rest,$(TIER)),-n $(WAITERS) -m "$(REST)" \
-		--hypothesis-profile=full,-n $(WORKERS) --slurm=host -m "$(QUICK)")
+		--hypothesis-profile=full,-n $(WORKERS) --slurm=host -m "$(QUICK)" $(QUICK_IN))
 
 cluster: $(VENV)/.ready ## start the development cluster
 	@$(DEVCLUSTER) up

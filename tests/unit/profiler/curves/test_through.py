@@ -23,6 +23,7 @@ from slurm_plugins.service.learnt import CURVES
 from tests.unit.profiler.curves.place import SCRIPT, Place, measured, place, points
 from tests.unit.profiler.store.records import ended, started, usage
 from tests.unit.slurm_plugins.keeper.door import ADA, BOB, CLUSTER, OPERATOR
+from tests.waiting import wait_until
 
 GIB = 1 << 30
 CPUS = "cpus_per_tres"
@@ -195,9 +196,9 @@ def test_a_new_keeper_goes_on_where_the_last_one_was(here: Place) -> None:
 
     async def until_told() -> None:
         task = asyncio.create_task(again.run())
-        while not (here.state / CURVES).exists():
-            assert not task.done()
-            await asyncio.sleep(0.02)
+        file = here.state / CURVES
+        await asyncio.to_thread(wait_until, lambda: file.exists() or task.done(), 60, CURVES)
+        assert not task.done()
         task.cancel()
 
     asyncio.run(asyncio.wait_for(until_told(), 60))

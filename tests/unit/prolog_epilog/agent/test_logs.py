@@ -16,9 +16,10 @@ LOG = logging.getLogger("test_logs")
 
 @pytest.fixture
 def root() -> Iterator[logging.Logger]:
-    """The root logger, put back afterwards."""
+    """The root logger without the handlers of others, put back afterwards."""
     found = logging.getLogger()
     handlers, level = found.handlers[:], found.level
+    found.handlers.clear()
     yield found
     found.handlers[:] = handlers
     found.setLevel(level)

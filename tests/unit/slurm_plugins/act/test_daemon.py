@@ -24,6 +24,7 @@ from slurm_plugins.act.journal import NAME
 from slurm_plugins.act.wire import MAX_LINE
 from slurm_plugins.service.site_watch import SiteFile
 from tests.unit.slurm_plugins.act.fakes import FakeSlurm, pending
+from tests.waiting import wait_until
 
 PATIENCE = 60.0
 SITE = 'cluster = "lab"\n[policy]\nmode = "enforce"\n[service]\nuser = "root"\n'
@@ -57,8 +58,9 @@ class Running:
         )
         self.daemon = Daemon(options, SiteFile(self.site), lambda _: self.slurm, env={}, clock=time.time)
         running = self.loop.create_task(self.daemon.run())
-        while not self.path.exists() and not running.done():
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(
+            wait_until, lambda: self.path.exists() or running.done(), PATIENCE, "its socket", 0.01
+        )
         self.ready.set_result(None)
         await running
 
@@ -153,13 +155,12 @@ def test_another_user_is_refused_and_journalled(running, tmp_path):
 def test_the_site_file_is_taken_while_it_runs(running):
     running.site.write_text(SITE.replace("enforce", "advise"))
     with Hand(running.path) as hand:
-        deadline = time.monotonic() + PATIENCE
-        while (
-            "in advise"
-            not in hand.ask(new("requeue", "7", cluster="lab", why="a test", by="v-00000000")).said
-        ):
-            assert time.monotonic() < deadline
-            time.sleep(0.5)
+
+        def is_in_advise() -> bool:
+            request = new("requeue", "7", cluster="lab", why="a test", by="v-00000000")
+            return "in advise" in hand.ask(request).said
+
+        wait_until(is_in_advise, PATIENCE, "the new site file", pause=0.5)
     assert running.slurm.acts == []
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import grp
+import logging
 import os
 import selectors
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,10 +24,14 @@ PATIENCE_S = 60
 
 
 @pytest.fixture(autouse=True)
-def _signals() -> object:
-    before = signal.getsignal(signal.SIGTERM)
+def _process() -> Iterator[None]:
+    """Put back what the daemon sets in its process: the handler of SIGTERM, and the log."""
+    root = logging.getLogger()
+    before, handlers, level = signal.getsignal(signal.SIGTERM), root.handlers[:], root.level
     yield
     signal.signal(signal.SIGTERM, before)
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ imports.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -19,6 +18,7 @@ from slurm_plugins.client.protocol import SlurmClient
 from slurm_plugins.client.states import JobState, NodeState
 from slurm_plugins.client.values import AccountingRecord, Job
 from slurm_plugins.client.versions import OLDEST
+from tests.waiting import wait_until
 
 NOWHERE = 99999999
 
@@ -62,26 +62,30 @@ class Bench:
         return submission.job_id
 
     def until(self, number: int, ready: Callable[[Job], bool], *, seconds: float = 60) -> Job:
-        deadline = time.monotonic() + seconds
-        while True:
+        def look() -> Job | None:
+            nonlocal job
             job = self.client.job(number)
-            if ready(job):
-                return job
-            if time.monotonic() > deadline:
-                pytest.fail(f"waited {seconds} s; last seen: {job}")
-            time.sleep(0.1)
+            return job if ready(job) else None
+
+        job: Job | None = None
+        try:
+            return wait_until(look, seconds, f"job {number}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; last seen: {job}") from None
 
     def accounted(
         self, number: int, ready: Callable[[AccountingRecord], bool], *, seconds: float = 60
     ) -> tuple[AccountingRecord, ...]:
-        deadline = time.monotonic() + seconds
-        while True:
+        def look() -> tuple[AccountingRecord, ...] | None:
+            nonlocal records
             records = self.client.accounting(ids=[number])
-            if records and ready(records[-1]):
-                return records
-            if time.monotonic() > deadline:
-                pytest.fail(f"waited {seconds} s; last seen: {records}")
-            time.sleep(0.2)
+            return records if records and ready(records[-1]) else None
+
+        records: tuple[AccountingRecord, ...] = ()
+        try:
+            return wait_until(look, seconds, f"the record of job {number}", pause=0.2)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; last seen: {records}") from None
 
 
 class Contract:

@@ -26,6 +26,7 @@ from slurm_plugins.client.errors import (
 from slurm_plugins.client.protocol import SlurmClient
 from slurm_plugins.client.pyslurm_client import PyslurmClient
 from slurm_plugins.client.states import ExitStatus, JobState
+from tests.waiting import wait_until
 
 STAND_IN = '''
 import json, os, sys, time
@@ -232,13 +233,11 @@ def test_the_child_ends_with_its_parent(tmp_path):
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
     )
     pid = int(done.stdout)
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
+
+    def has_ended() -> bool:
         try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return
-        if Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] == "Z":
-            return
-        time.sleep(0.05)
-    pytest.fail("the child outlives its parent")
+            return Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] == "Z"
+        except OSError:
+            return True
+
+    wait_until(has_ended, 10, "the end of the child of a process that has ended")

@@ -22,6 +22,7 @@ from slurm_plugins.client.errors import (
     SlurmUnreachable,
 )
 from slurm_plugins.client.runner import Completed, Runner, check, complaint, reading_environment, run_command
+from tests.waiting import wait_until
 
 ENV = {"PATH": os.environ["PATH"]}
 
@@ -57,10 +58,14 @@ def test_a_deadline_ends_the_command_and_its_children(tmp_path):
     assert (caught.value.daemon, caught.value.seconds) == ("slurmdbd", 0.5)
     assert isinstance(caught.value, SlurmUnreachable)
     child = Path("/proc") / (tmp_path / "child").read_text().strip()
-    deadline = time.monotonic() + 5
-    while child.exists() and "State:\tZ" not in (child / "status").read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+
+    def has_ended() -> bool:
+        try:
+            return "State:\tZ" in (child / "status").read_text()
+        except OSError:
+            return True
+
+    wait_until(has_ended, 5, "the end of the command's child")
 
 
 def test_a_command_that_waits_for_its_configuration_blames_that():
@@ -236,10 +241,8 @@ def test_interrupting_ends_the_command(tmp_path):
         # a test run in the background (nohup, &) ignores SIGINT, and its children would too
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    deadline = time.monotonic() + 10
-    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    file = tmp_path / "pid"
+    wait_until(lambda: file.exists() and file.read_text().strip(), 10, "the command's process ID")
     process.send_signal(2)
     process.wait(10)
     pid = int((tmp_path / "pid").read_text())

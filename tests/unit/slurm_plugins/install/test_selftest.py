@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,6 +40,7 @@ from slurm_plugins.install.selftest.table import SCENARIOS, Scenario
 from slurm_plugins.install.selftest.world import World
 from tests.paths import REPOSITORY
 from tests.unit.slurm_plugins.install.fakes import FakeHost
+from tests.waiting import wait_until
 
 # --- a Slurm in a dictionary ----------------------------------------------------------------------------------------
 
@@ -571,10 +571,7 @@ def state(pid: int) -> str:
 
 
 def wait_for(ready: Callable[[], bool], seconds: float = 10) -> None:
-    until = time.monotonic() + seconds
-    while not ready():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.02)
+    wait_until(ready, seconds, pause=0.02)
 
 
 def test_it_stands_still_and_goes_on(listener):

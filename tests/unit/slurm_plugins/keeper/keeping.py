@@ -15,6 +15,7 @@ from profiler.sealed import Service
 from slurm_plugins.service.keeping import Keep, Keeping
 from slurm_plugins.service.site_watch import SiteFile
 from tests.unit.prolog_epilog.agent.munged import Munged
+from tests.waiting import wait_until
 
 PATIENCE = 60.0
 
@@ -49,14 +50,7 @@ class Kept:
 
     def service(self, *, trusted: int | None = None) -> Service:
         """A client for the keeper that runs now."""
-        until = PATIENCE
-        address = self.keeping.address
-        waited = threading.Event()
-        while address is None and until > 0:
-            waited.wait(0.05)
-            until -= 0.05
-            address = self.keeping.address
-        assert address is not None, "the keeper did not come up"
+        address = wait_until(lambda: self.keeping.address, PATIENCE, "the keeper's address", pause=0.05)
         uid = os.geteuid() if trusted is None else trusted
         return Service(f"http://{address[0]}:{address[1]}", self.munge, {uid}, timeout=PATIENCE)
 

@@ -53,4 +53,4 @@ def test_a_slurm_that_hangs_is_given_up_and_nothing_of_it_is_left(tmp_path: Path
     seen = ask(slurm(tmp_path, squeue=f"echo $$ > {pid}; exec sleep 1000"), seconds=4.0)
     assert "took more than 4 s" in seen.error
     if pid.exists():  # on a slow machine it had not even begun
-        until(lambda: not alive(int(pid.read_text())), "Slurm's command is left behind")
+        until(lambda: not alive(int(pid.read_text())), "the end of Slurm's command")

@@ -16,6 +16,7 @@ from slurm_plugins.service.keeper import routes
 from slurm_plugins.service.keeper.collect import Running
 from tests.unit.profiler.store.records import ended, series, started, usage
 from tests.unit.slurm_plugins.keeper.door import ADA, CLUSTER, OPERATOR, PATIENCE, Door, batch
+from tests.waiting import wait_until
 
 
 def raw(record: Record, **more: Any) -> dict[str, Any]:
@@ -182,8 +183,7 @@ def test_a_batch_whose_node_has_stopped_waiting_is_left_to_its_next_try(
     async def crowd() -> None:
         busy = asyncio.ensure_future(door.storing.write("test", lambda: free.wait(PATIENCE)))
         late = asyncio.ensure_future(door.bring(started(1, uid=ADA)))
-        while door.storing._writes < 2:
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(wait_until, lambda: door.storing._writes >= 2, PATIENCE, "both", 0.01)
         free.set()
         await busy
         assert (await late).status == 503

@@ -302,21 +302,26 @@ def test_news_bring_the_next_look_forward(door: Door, monkeypatch: pytest.Monkey
     """A job's end is told of at once by its nodes; its state must not wait for a whole interval."""
 
     monkeypatch.setattr(enriching, "_SOON", 0.0)
+    is_set_within = enriching.is_set_within
 
     async def look() -> int:
+        waits: asyncio.Queue[float] = asyncio.Queue()
+
+        async def note(news: asyncio.Event, seconds: float) -> bool:
+            waits.put_nowait(seconds)
+            return await is_set_within(news, seconds)
+
+        monkeypatch.setattr(enriching, "is_set_within", note)
         slurm = FakeSlurm(lambda _: Seen(at=5.0))
         site = Taken(Site(cluster="lab"), "")
         one = Enrichment(slurm, door.storing, door.counts, site=site, site_path="", every=600.0)
         running = asyncio.ensure_future(one.run())
         try:
             for number in range(1, 4):
-                while len(slurm.asked) < number:
-                    await asyncio.sleep(0.01)
-                await asyncio.sleep(0.05)
-                assert len(slurm.asked) == number, "without news it waits"
+                assert await waits.get() > 300, "without news it waits"
+                assert len(slurm.asked) == number
                 one.soon()
-            while len(slurm.asked) < 4:
-                await asyncio.sleep(0.01)
+            await waits.get()
         finally:
             running.cancel()
         return len(slurm.asked)

@@ -54,7 +54,7 @@ def test_the_keeper_comes_and_goes_with_gsubd(tmp_path: Path, munge: Munged):
     try:
         metrics = int(said(process, r"metrics on http://127\.0\.0\.1:(\d+)/")[1])
         api = int(said(process, r"gsubd: API on http://127\.0\.0\.1:(\d+)")[1])
-        until(lambda: json.loads(get(api, "/healthz"))["ready"], "the store was not opened")
+        until(lambda: json.loads(get(api, "/healthz"))["ready"], "the store")
         assert b"gsub_keeper_up 1\n" in get(metrics, "/metrics")
         keeper = keeper_of(process.pid)
         assert os.getpriority(os.PRIO_PROCESS, keeper) > os.getpriority(os.PRIO_PROCESS, process.pid)

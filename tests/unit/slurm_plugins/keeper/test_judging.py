@@ -16,6 +16,7 @@ from slurm_plugins.service.keeper import judging as module
 from slurm_plugins.service.keeper.judging import Judging, judged, node_words, slurm_word
 from tests.unit.profiler.store.records import T0, ended, event, found, gpu, started, usage, use
 from tests.unit.slurm_plugins.keeper.door import ADA, BOB, CLUSTER, OPERATOR, PATIENCE, SERVICE, Door
+from tests.waiting import wait_until
 
 
 def case(**more: Any) -> Case:
@@ -234,16 +235,17 @@ def test_many_are_judged_one_go_after_the_other_and_news_are_not_waited_for(
     asyncio.run(door.bring(*(started(number, uid=ADA) for number in range(1, 11))))
     door.storing.store.enrich([failed(number) for number in range(1, 10)])
 
+    def judged() -> float:
+        return door.counts.verdicts.value("no_signature")
+
     async def all_but_one_then_that() -> None:
         one = judging(door)
         running = asyncio.ensure_future(one.run())
         try:
-            while door.counts.verdicts.value("no_signature") < 9:
-                await asyncio.sleep(0.01)
+            await asyncio.to_thread(wait_until, lambda: judged() >= 9, PATIENCE, "nine verdicts", 0.01)
             door.storing.store.enrich([failed(10)])
             one.soon()
-            while door.counts.verdicts.value("no_signature") < 10:
-                await asyncio.sleep(0.01)
+            await asyncio.to_thread(wait_until, lambda: judged() >= 10, PATIENCE, "the last verdict", 0.01)
         finally:
             running.cancel()
 

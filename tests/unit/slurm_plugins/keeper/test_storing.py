@@ -13,6 +13,7 @@ from slurm_plugins.service.keeper.counts import Counts
 from slurm_plugins.service.keeper.refusal import RefusedError
 from slurm_plugins.service.keeper.storing import Storing
 from tests.unit.slurm_plugins.keeper.door import PATIENCE
+from tests.waiting import wait_until
 
 
 def down() -> None:
@@ -26,8 +27,7 @@ def test_a_write_that_hangs_stops_the_heart(monkeypatch: pytest.MonkeyPatch):
     async def hang() -> None:
         assert one.well
         write = asyncio.ensure_future(one.write("test", lambda: free.wait(PATIENCE)))
-        while one.well:
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(wait_until, lambda: not one.well, PATIENCE, "the heart's stop", 0.01)
         free.set()
         await write
         assert one.well

@@ -18,6 +18,7 @@ from slurm_plugins.service.site_watch import SiteFile
 from tests.unit.profiler.store.records import started
 from tests.unit.slurm_plugins.keeper.door import OPERATOR, PATIENCE, Door, batch
 from tests.unit.slurm_plugins.keeper.test_ask import slurm
+from tests.waiting import wait_until
 
 NODES = {
     "n1": ("10.0.0.1", "2001:db8::1"),
@@ -139,8 +140,12 @@ def test_slurm_is_asked_where_its_nodes_are(tmp_path: Path):
         learning = asyncio.ensure_future(
             keep_learning(whence, SiteFile(site).taken, str(site), {**os.environ, "PATH": "/usr/bin:/bin"})
         )
-        while whence.judge("10.0.0.1", "n1") != "own" and not learning.done():
-            await asyncio.sleep(0.05)
+        await asyncio.to_thread(
+            wait_until,
+            lambda: whence.judge("10.0.0.1", "n1") == "own" or learning.done(),
+            PATIENCE,
+            "the node's address",
+        )
         learning.cancel()
 
     asyncio.run(asyncio.wait_for(learn(), PATIENCE))

@@ -18,6 +18,7 @@ from slurm_plugins.replay.runs import Remedy, Run, RunError, side_by_side
 from slurm_plugins.replay.traces.generate import Drawn, generate
 from slurm_plugins.replay.values import Cluster, Job, Trace
 from tests.paths import REPOSITORY
+from tests.waiting import wait_until
 
 CLUSTER = Cluster.alike(8, 8, 96, 512_000)
 TRACE = generate(Drawn(jobs=400, per_hour=200.0, seed=4, sizes="philly"))
@@ -139,10 +140,12 @@ def test_an_interrupt_ends_all_and_leaves_no_process_and_no_traceback_of_a_child
         out, err = process.communicate(timeout=60)
     assert "all done" not in out
     assert "SpawnProcess" not in err and "KeyboardInterrupt" in err, "that of this script, which tells nobody"
-    for _ in range(100):
+
+    def is_gone() -> bool:
         try:
             os.killpg(process.pid, 0)
         except ProcessLookupError:
-            return
-        time.sleep(0.05)
-    pytest.fail("a process is left")
+            return True
+        return False
+
+    wait_until(is_gone, 5, "the end of all its processes")

@@ -34,6 +34,7 @@ from tests.unit.slurm_plugins.service.serving import (
     serving,
 )
 from tests.unit.slurm_plugins.service.test_look import slurm_in
+from tests.waiting import wait_until
 
 
 class Process:
@@ -74,11 +75,16 @@ class Process:
         return self
 
     def until(self, true: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not true():
-            assert self.process.poll() is None, self.said
-            assert time.monotonic() < deadline, self.said
-            time.sleep(0.01)
+
+        def is_true() -> bool:
+            found = true()
+            assert found or self.process.poll() is None, "it has ended"
+            return found
+
+        try:
+            wait_until(is_true, PATIENCE, pause=0.01)
+        except AssertionError as error:
+            raise AssertionError(self.said) from error
 
     @property
     def said(self) -> str:
@@ -138,7 +144,7 @@ def test_an_end_under_a_stream_of_questions_loses_none(start: Callable[..., Proc
             try:
                 peer = Peer(path)
             except OSError:
-                time.sleep(0.005)
+                enough.wait(0.005)
                 continue
             try:
                 while not enough.is_set():

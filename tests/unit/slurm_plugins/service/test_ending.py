@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ import pytest
 
 from tests.unit.slurm_plugins.service.serving import PATIENCE
 from tests.unit.slurm_plugins.service.test_look import SCONTROL, slurm_in
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -114,14 +115,16 @@ def _told_to_end(daemon: Daemon, folder: Path, moment: float, *, sign: str = "")
     try:
         # While Python itself starts there is nothing to end
         begun = (folder / sign).exists if sign else lambda: _catches(process.pid)
-        assert _in_time(lambda: process.poll() is not None or begun())
+        wait_until(lambda: process.poll() is not None or begun(), PATIENCE, "its begin", pause=0.05)
         time.sleep(moment)
         wrong = [] if process.poll() is None else ["ended before it was told to"]
         process.terminate()
         code = process.wait(PATIENCE)
         if code != 0:
             wrong.append(f"ended with {code}")
-        if not _in_time(lambda: not _marked(mark)):
+        try:
+            wait_until(lambda: not _marked(mark), PATIENCE, "the end of its processes", pause=0.05)
+        except AssertionError:
             wrong.append(f"left {_marked(mark)}")
         if "Traceback" in (said := (folder / "log").read_text()):
             wrong.append("failed")
@@ -159,12 +162,3 @@ def _marked(mark: str) -> list[int]:
         except OSError:
             continue
     return found
-
-
-def _in_time(true: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True

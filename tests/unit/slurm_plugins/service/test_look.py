@@ -28,6 +28,7 @@ from slurm_plugins.service.slurm_config import SlurmConfig, parse_config, slurm_
 from slurm_plugins.service.wire import Question, Report, decode_report, encode_report
 from tests.unit.slurm_plugins.client.fake import FakeClient
 from tests.unit.slurm_plugins.service.serving import PATIENCE, FakeLookout
+from tests.waiting import wait_until
 
 QUESTION = Question(site="", site_path="")
 
@@ -255,18 +256,17 @@ def test_a_slurm_that_hangs_is_given_up_with_its_commands(tmp_path: Path) -> Non
 
 
 def _await_end(pid: int) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
+    def has_ended() -> bool:
         try:
-            os.kill(pid, 0)
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
         except OSError:
-            return
-        if state == "Z":
-            return
-        time.sleep(0.02)
-    os.kill(pid, signal.SIGKILL)
-    pytest.fail("Slurm's command was left behind")
+            return True
+
+    try:
+        wait_until(has_ended, PATIENCE, "the end of Slurm's command")
+    except AssertionError:
+        os.kill(pid, signal.SIGKILL)
+        raise
 
 
 # --- keeping up -----------------------------------------------------------------------------------------------------
@@ -310,10 +310,12 @@ def polled(
             every=every,
         )
         task = asyncio.ensure_future(polling.run())
-        deadline = time.monotonic() + PATIENCE
-        while counts.polls.value("ok") + counts.polls.value("failed") < looks:
-            assert time.monotonic() < deadline and not task.done()
-            await asyncio.sleep(0.005)
+
+        def has_looked() -> bool:
+            assert not task.done()
+            return counts.polls.value("ok") + counts.polls.value("failed") >= looks
+
+        await asyncio.to_thread(wait_until, has_looked, PATIENCE, f"{looks} looks", 0.005)
         task.cancel()
         return polling
 

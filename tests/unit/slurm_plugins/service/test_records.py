@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from slurm_plugins.service.errors import StartError
 from slurm_plugins.service.records import Journal, tail
 from slurm_plugins.service.written import decision_line
 from tests.unit.slurm_plugins.service.serving import PATIENCE
+from tests.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -32,10 +32,7 @@ def write(journal: Journal, *records: object) -> None:
 
 
 def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    wait_until(true, PATIENCE, pause=0.001)
 
 
 def lines(path: Path) -> list[Any]:
