@@ -217,6 +217,7 @@ FILLS: dict[str, Callable[[], bytes]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fill", FILLS)
 def test_sixteen_megabytes_made_to_cost_much_do_not(fill: str, place: Path, ask: Ask) -> None:
     """Each has its answer, in a part of the time and the memory that there are."""

@@ -194,6 +194,7 @@ def seconds(rules: Rules, log: bytes) -> tuple[float, int]:
 MB = 1 << 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "log",
     [

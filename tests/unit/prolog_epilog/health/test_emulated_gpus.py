@@ -97,6 +97,7 @@ FAULTS: list[tuple[str, dict[str, Any], dict[str, Any], str, str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "fault", "well", "state", "detail"), FAULTS)
 def test_a_fault_is_told_once_and_its_end_too(machine, name, fault, well, state, detail):
     seldom = name in ("row_remap", "nvlink")
