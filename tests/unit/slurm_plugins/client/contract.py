@@ -62,12 +62,13 @@ class Bench:
         return submission.job_id
 
     def until(self, number: int, ready: Callable[[Job], bool], *, seconds: float = 60) -> Job:
+        job: Job | None = None
+
         def look() -> Job | None:
             nonlocal job
             job = self.client.job(number)
             return job if ready(job) else None
 
-        job: Job | None = None
         try:
             return wait_until(look, seconds, f"job {number}")
         except AssertionError as error:
@@ -76,12 +77,13 @@ class Bench:
     def accounted(
         self, number: int, ready: Callable[[AccountingRecord], bool], *, seconds: float = 60
     ) -> tuple[AccountingRecord, ...]:
+        records: tuple[AccountingRecord, ...] = ()
+
         def look() -> tuple[AccountingRecord, ...] | None:
             nonlocal records
             records = self.client.accounting(ids=[number])
             return records if records and ready(records[-1]) else None
 
-        records: tuple[AccountingRecord, ...] = ()
         try:
             return wait_until(look, seconds, f"the record of job {number}", pause=0.2)
         except AssertionError as error:

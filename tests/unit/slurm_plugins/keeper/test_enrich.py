@@ -24,6 +24,7 @@ from slurm_plugins.service.keeper.ask import Question, Seen, ask
 from slurm_plugins.service.keeper.enrich import Enrichment
 from slurm_plugins.service.keeper.facts import of_accounting, of_job, running
 from slurm_plugins.service.site_watch import Taken
+from slurm_plugins.service.within import is_set_within
 from tests.unit.profiler.store.records import T0, ended, started, usage
 from tests.unit.slurm_plugins.client.fake import FakeClient
 from tests.unit.slurm_plugins.keeper.door import ADA, OPERATOR, PATIENCE, Door
@@ -302,7 +303,6 @@ def test_news_bring_the_next_look_forward(door: Door, monkeypatch: pytest.Monkey
     """A job's end is told of at once by its nodes; its state must not wait for a whole interval."""
 
     monkeypatch.setattr(enriching, "_SOON", 0.0)
-    is_set_within = enriching.is_set_within
 
     async def look() -> int:
         waits: asyncio.Queue[float] = asyncio.Queue()
