@@ -1,6 +1,6 @@
 """Groups of tests that one worker runs, and their order.
 
-A group is a file, or the tests of one directory on a cluster of one release. pytest-xdist hands out whole groups; the
+A group is a file, or the tests of a directory on a cluster of one release. pytest-xdist hands out whole groups; the
 longest first, so that none is left alone at the end.
 """
 
@@ -19,11 +19,16 @@ from tests.paths import REPOSITORY
 
 DURATIONS: Final = REPOSITORY / "tests/data/durations.json"
 """Seconds of each group in an earlier run. Only the order depends on it; a group that it lacks runs first."""
+SHARING: Final = frozenset(
+    f"tests/slurm{name}"
+    for name in ("", "/client", "/devcluster", "/learn", "/preflight", "/shim", "/smoke", "/train")
+)
+"""Directories with few tests on the shared cluster: one group, so that a release's cluster is started once for all."""
 _RELEASE: Final = re.compile(rf"[\[-]({'|'.join(RELEASES)})[\]-]")
 
 
 def group_of(test: str) -> str:
-    """Name the group of a test: its file; of a test on a cluster its directory and the release.
+    """Name the group of a test: its file; of a test on a cluster its directory, or those of SHARING, and the release.
 
     Args:
         test: node id, whose parameters name the release.
@@ -35,7 +40,10 @@ def group_of(test: str) -> str:
     """
     path = test.split("::", 1)[0]
     release = _RELEASE.search(test) if path.startswith("tests/slurm/") else None
-    return f"{path.rpartition('/')[0]}-{release[1]}" if release else path
+    if not release:
+        return path
+    directory = path.rpartition("/")[0]
+    return f"{'tests/slurm/shared' if directory in SHARING else directory}-{release[1]}"
 
 
 def order_groups(items: Sequence[pytest.Item], durations: Mapping[str, float]) -> list[pytest.Item]:
