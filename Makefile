@@ -24,7 +24,7 @@ demo: $(VENV)/.ready ## a real training job on a real Slurm, reported
 QUICK := not slurm and not slow and not packages or essential
 REST := slow or packages or slurm and not essential or hypothesis
 TESTS := $(RUN) -m tests
-QUICK_IN := site_configs profiler prolog_epilog slurm_plugins gsub tests/fuzz tests/unit tests/slurm/essential
+QUICK_IN := site_configs profiler prolog_epilog slurm_plugins gsub $(wildcard tests/*.py) tests/fuzz tests/unit tests/slurm/essential
 
 test: ## the tests without Slurm and the essential ones with it, in ten minutes
 	@$(MAKE) --no-print-directory -j2 $(VENV)/.ready prepared
