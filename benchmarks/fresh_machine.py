@@ -25,6 +25,7 @@ AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 ENTER = """
 set -e
 root=$1; shift
+mount --bind "$root" "$root"
 mount -t proc proc "$root/proc"
 mount --rbind /sys "$root/sys"
 mount --rbind /dev "$root/dev"
