@@ -56,7 +56,13 @@ def reset_environment() -> None:
         ours = name.startswith(_PREFIXES) and name not in KEPT
         if ours or name.startswith(_LOCALE) or name in _NAMES:
             del os.environ[name]
-    os.environ |= {"LANG": "C.UTF-8", "TZ": "UTC", "HOME": make_home(), "PWD": str(REPOSITORY)}
+    os.environ |= {
+        "LANG": "C.UTF-8",
+        "TZ": "UTC",
+        "TERM": "xterm",
+        "HOME": make_home(),
+        "PWD": str(REPOSITORY),
+    }
     time.tzset()
     os.chdir(REPOSITORY)
 
