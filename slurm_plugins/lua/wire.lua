@@ -171,33 +171,37 @@ local function receive(id, deadline)
   end
 end
 
+-- One try; the third value tells whether it was over a connection that was kept.
+local function try(id, line, deadline)
+  local kept = connection.fd ~= nil
+  local answer, fine, why
+  if kept then
+    fine, why = take() -- also tells whether it is still open, so that a send cannot raise SIGPIPE
+    fine = fine ~= nil
+  else
+    fine, why = connect()
+  end
+  if fine then
+    fine, why = send(line, deadline)
+  end
+  if fine then
+    answer, why = receive(id, deadline)
+  end
+  if not answer then
+    close()
+  end
+  return answer, why, kept
+end
+
 -- One question, one answer, within the deadline. A kept connection that turns out to be closed (the service was
 -- restarted) is replaced once, within the same deadline.
 function M.ask(id, line)
   local deadline = now() + config.deadline
-  while true do
-    local kept = connection.fd ~= nil
-    local answer, fine, why
-    if kept then
-      fine, why = take() -- also tells whether it is still open, so that a send cannot raise SIGPIPE
-      fine = fine ~= nil
-    else
-      fine, why = connect()
-    end
-    if fine then
-      fine, why = send(line, deadline)
-    end
-    if fine then
-      answer, why = receive(id, deadline)
-    end
-    if answer then
-      return answer
-    end
-    close()
-    if not (kept and why == CLOSED) then -- the second time it is a new one
-      return nil, why
-    end
+  local answer, why, kept = try(id, line, deadline)
+  if not answer and kept and why == CLOSED then
+    answer, why = try(id, line, deadline)
   end
+  return answer, why
 end
 
 return M
