@@ -18,7 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+from tests.paths import REPOSITORY
+
 INCLUDED = ("ca-certificates", "git", "make", "procps", "python3")
 PASSED_ON = ("PIP_", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")

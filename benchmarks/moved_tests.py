@@ -17,7 +17,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+from tests.paths import REPOSITORY
+
 SINCE = "096684f"
 RUNNER = "tested the parallel runner of our own, which pytest-xdist replaces"
 DELETED: Mapping[str, str] = {"tests/test_side_by_side.py": RUNNER}
