@@ -7,14 +7,15 @@ then, as its number may be given to another. However many a user has, looks take
 begins with another process.
 
 CPU time is what the living processes used and what those used that they have waited for, so a process that came and
-went between two looks counts. What nobody waited for is kept from the last look.
+went between two looks counts. What nobody waited for is kept from the last look, and no time counts twice: a process
+that ended below a living one is in that one's time.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,11 +50,20 @@ class _Process:
 
 
 @dataclass(slots=True)
+class _Daemon:
+    """A step daemon: `waited` ticks of what it waited for, at this look; `ticks` with what it has yet to wait for."""
+
+    start: int
+    waited: int
+    ticks: int
+
+
+@dataclass(slots=True)
 class _Job:
     """What is remembered of a job: whose it is, its step daemons, and the ticks of what ended unseen."""
 
     uid: int | None = None
-    daemons: dict[int, _Process] = field(default_factory=dict)
+    daemons: dict[int, _Daemon] = field(default_factory=dict)
     ended: int = 0
     most: int = 0
 
@@ -93,9 +103,12 @@ class ProcReader:
     # --- looking ---
 
     def _look(self, until: float) -> None:
+        # Before the processes: what ends from now on must not count as one of these and in its daemon's time.
+        for about in self._jobs.values():
+            self._look_at_daemons(about)
         pids = self._pids()
         living = set(pids)
-        gone = [self._known.pop(pid) for pid in list(self._known) if pid not in living]
+        gone = {pid: self._known.pop(pid) for pid in list(self._known) if pid not in living}
         new = 0
         first = self._looks * 7919 % max(len(pids), 1)
         for pid in (pids[first:] + pids[:first])[:_MAX_PIDS]:
@@ -110,23 +123,26 @@ class ProcReader:
                 continue
             stat = self._stat(pid)
             if stat is None:
+                if known is not None:
+                    gone[pid] = self._known.pop(pid)
                 continue
             if known is None or known.start != stat.start or not known.job:
                 new += 1
                 if new > _MAX_NEW:
                     continue
                 if known is not None and known.start != stat.start:
-                    gone.append(self._known.pop(pid))
+                    gone[pid] = self._known.pop(pid)
                 looks = known.looks + 1 if known is not None else 0
                 known = self._known[pid] = self._recognise(pid, stat)
                 known.looks = looks
             if known.job:
                 known.parent, known.ticks = stat.parent, max(known.ticks, stat.ticks)
                 known.private, known.shared = self._memory(pid)
-        for process in gone:
-            self._settle(process)
+        for process in gone.values():
+            self._settle(process, gone)
         for about in self._jobs.values():
-            self._look_at_daemons(about)
+            for daemon in about.daemons.values():
+                daemon.ticks = max(daemon.ticks, daemon.waited)
 
     def _pids(self) -> list[int]:
         try:
@@ -161,7 +177,7 @@ class ProcReader:
             return process
         if about.uid in (None, self._root):  # root's: a prolog that the step daemon runs, or a job of root's
             about.uid = uid
-        about.daemons.setdefault(stat.parent, _Process(daemon.start))
+        about.daemons.setdefault(stat.parent, _Daemon(daemon.start, daemon.waited, daemon.waited))
         return process
 
     def _daemon(self, pid: int, stat: _Stat | None) -> StepDaemon | None:
@@ -177,16 +193,32 @@ class ProcReader:
                 about.ended += daemon.ticks
                 del about.daemons[pid]
             else:
-                daemon.ticks = max(daemon.ticks, stat.waited)
+                daemon.waited = stat.waited
 
-    def _settle(self, gone: _Process) -> None:
-        """Keep the time of a process that has ended, unless who waited for it has it now."""
-        about = self._jobs.get(gone.job)
-        if about is None or gone.uid != about.uid:
+    def _settle(self, ended: _Process, gone: Mapping[int, _Process]) -> None:
+        """Keep the time of a process that has ended, unless a living one that waited for it has it now.
+
+        Args:
+            ended: the process.
+            gone: all that ended since the last look, by number: those between it and who still lives are passed over.
+        """
+        about = self._jobs.get(ended.job)
+        if about is None or ended.uid != about.uid:
             return
-        parent = self._known.get(gone.parent)
-        if gone.parent not in about.daemons and (parent is None or parent.job != gone.job):
-            about.ended += gone.ticks
+        above = ended.parent
+        for _ in gone:  # a number that was given again could close a circle
+            between = gone.get(above)
+            if between is None or between.job != ended.job:
+                break
+            above = between.parent
+        if daemon := about.daemons.get(above):
+            daemon.ticks += (
+                ended.ticks
+            )  # if the daemon waited for it, this look's figure or the next has no less
+            return
+        living = self._known.get(above)
+        if living is None or living.job != ended.job:
+            about.ended += ended.ticks
 
     # --- summing up ---
 

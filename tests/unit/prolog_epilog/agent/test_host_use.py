@@ -186,6 +186,24 @@ def test_time_of_processes_that_ended_is_kept_and_counted_once(proc: Proc) -> No
     assert ticks(reader) == 5 + 330 + 40
 
 
+@pytest.mark.parametrize("daemon", ["lingers", "waits later", "ends"])
+def test_what_ends_together_with_its_parent_counts_once(proc: Proc, daemon: str) -> None:
+    """The last program of a batch script and the shell end between two looks, while the step daemon tidies up."""
+    proc.put(60, 50, name="bash", job=7, ticks=10)
+    proc.put(61, 60, job=7, ticks=300)
+    reader = reader_of(proc)
+    assert ticks(reader) == 5 + 10 + 300
+    proc.end(60, 61)
+    if daemon == "lingers":
+        proc.put(50, 1, name="slurmstepd", waited=5 + 10 + 300 + 4)
+    elif daemon == "ends":
+        proc.end(50)
+    assert ticks(reader) == 5 + 10 + 300 + 4 * (daemon == "lingers")
+    if daemon == "waits later":
+        proc.put(50, 1, name="slurmstepd", waited=5 + 10 + 300 + 4)
+        assert ticks(reader) == 5 + 10 + 300 + 4
+
+
 def test_a_number_that_is_given_again_is_another_process(proc: Proc) -> None:
     proc.put(60, 50, job=7, ticks=10)
     proc.put(62, 1, job=7, ticks=40)
