@@ -12,7 +12,7 @@ WORKERS ?= $(shell echo $$(($(CPUS) + 1)))
 WAITERS ?= $(shell echo $$((3 * $(CPUS))))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rest test-all test-slurm test-packages coverage cluster cluster-down bench lint frameworks
+.PHONY: help demo test test-rest test-all test-slurm test-packages cases coverage cluster cluster-down bench lint frameworks
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -42,6 +42,10 @@ test-slurm: $(VENV)/.ready prepared ## the tests on a real Slurm, all on RELEASE
 
 test-packages: $(VENV)/.ready prepared ## the packages, built, installed and booted
 	@$(TESTS) -n 1 -m packages tests/packages
+
+CASE ?= all
+cases: $(VENV)/.ready prepared ## the inputs that failed once, CASE=A2: those of one row
+	@$(RUN) -m pytest --case=$(CASE) -q tests
 
 TIER ?= test
 coverage: $(VENV)/.ready prepared ## coverage by package of what `make test` runs, in docs/testing.md; TIER=rest: of `make test-rest` and of both

@@ -13,6 +13,7 @@ import pytest
 
 from site_configs.devcluster import Cluster, ClusterSpec
 from site_configs.devcluster.machine import alive
+from tests.cases import CaseReport
 from tests.environment import reset_environment
 from tests.groups import DurationRecorder, GroupScheduling, order_groups, read_durations
 from tests.releases import ReleasePlan, plan_releases
@@ -32,6 +33,7 @@ hypothesis.settings.load_profile("quick")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slurm", help="run each test of a cluster on these releases: host,trixie,forky")
+    parser.addoption("--case", help="run only the tests of this row of the list of cases; all: of every row")
     parser.addoption("--only", help="run only the tests whose ids this JSON file lists")
     parser.addoption(
         "--record-durations", action="store_true", help="write the seconds of each group (with -n)"
@@ -45,6 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
     except ValueError as error:
         raise pytest.UsageError(f"--slurm: {error}") from None
     config.pluginmanager.register(RequirementGate(), "gsub-requirements")
+    if config.getoption("--case"):
+        config.pluginmanager.register(CaseReport(config.getoption("--case")), "gsub-cases")
     if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(DurationRecorder(), "gsub-durations")
 
