@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 from tests.paths import REPOSITORY
 
@@ -38,7 +39,7 @@ def pytest_configure(config):
 """
 
 
-def report(path, case):
+def report(path: Path, case: str) -> tuple[list[str], str]:
     (path / "test_some.py").write_text(TESTS)
     (path / "conftest.py").write_text(CONFTEST)
     done = subprocess.run(
@@ -52,13 +53,13 @@ def report(path, case):
     return [line for line in lines if line.startswith(("A", "S1", "T1"))], lines[-1]
 
 
-def test_each_row_is_counted_by_outcome(tmp_path):
+def test_each_row_is_counted_by_outcome(tmp_path: Path) -> None:
     rows, last = report(tmp_path, "all")
     assert rows == ["A2: 1 failed, 1 passed", "A10: 1 skipped", "S1: 1 failed, 1 passed", "T1: 1 passed"]
     assert "1 deselected" in last
 
 
-def test_one_row_alone(tmp_path):
+def test_one_row_alone(tmp_path: Path) -> None:
     rows, last = report(tmp_path, "T1")
     assert rows == ["T1: 1 passed"]
     assert "4 deselected" in last
