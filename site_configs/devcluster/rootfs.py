@@ -40,7 +40,7 @@ _PASSED_ON: Final = ("PIP_", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROX
 class Rootfs:
     """A file system with Slurm in it.
 
-    `root` is `/` for the machine's own; `binds` names the file with the bind mounts of a chroot.
+    `root` is `/` for the machine's own; `binds` names the fstab(5) of a chroot's bind mounts.
     """
 
     release: Release
@@ -234,6 +234,11 @@ def new_user(rootfs: Rootfs, name: str, others: Sequence[User] = ()) -> User:
     return User(name, free, free, "/nonexistent")
 
 
+def bind_line(source: Path, target: Path) -> str:
+    """Return the line of fstab(5) that shows `source` as `target`."""
+    return f"{source} {target} none rbind 0 0"
+
+
 def write_binds(rootfs: Rootfs, visible: Sequence[Path], users: Sequence[User], etc: Path) -> Rootfs:
     """Give a chroot its bind mounts: the kernel's file systems, `visible` folders, and a user table with `users`."""
     if not rootfs.is_chroot:
@@ -257,7 +262,7 @@ def write_binds(rootfs: Rootfs, visible: Sequence[Path], users: Sequence[User], 
             continue
         elif not inside.exists():
             inside.touch()
-        lines.append(f"{source} {target}")
+        lines.append(bind_line(source, target))
     binds = etc / "binds"
     binds.write_text("\n".join(lines) + "\n")
     return Rootfs(rootfs.release, rootfs.root, binds)

@@ -20,7 +20,7 @@ from typing import Final, Literal
 from site_configs.devcluster import Cluster, agents, supervisor
 from site_configs.devcluster.folder import MARKER
 from site_configs.devcluster.machine import SYSTEM_PATH, give, system_user
-from site_configs.devcluster.rootfs import Rootfs, new_user
+from site_configs.devcluster.rootfs import Rootfs, bind_line, new_user
 from site_configs.devcluster.spec import GSUB_USER
 
 FILES: Final = Path(__file__).parent / "files"
@@ -221,7 +221,7 @@ class Site:
             inside = ["sh", "-c", script, str(self.disk(node)), str(self.prefix)]
             return ["unshare", "--mount", "--propagation", "private", "--", *inside, *argv]
         binds = self.root / "disks" / f"{node}.binds"
-        binds.write_text(f"{files.binds.read_text()}{self.disk(node)} {self.prefix}\n")
+        binds.write_text(f"{files.binds.read_text()}{bind_line(self.disk(node), self.prefix)}\n")
         return Rootfs(files.release, files.root, binds).argv(argv)
 
     def launch(self, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
