@@ -1,10 +1,12 @@
 """Time `make` targets on a fresh machine: a minimal Debian in a chroot, two CPUs, empty caches, a fresh clone.
 
-    python -m benchmarks.fresh_machine [--suite bookworm] [--rounds 1] [--again] [--keep] [TARGET ...]    # as root
+    python -m benchmarks.fresh_machine [--suite bookworm] [--rounds 1] [--then TURN]... [TARGET ...]    # as root
 
 The chroot has git, make and Python and nothing else that gsub needs; apt's and pip's caches are empty. The clone is of
-HEAD and its parent directory holds nothing else. Each round starts from a new copy; `--again` runs the targets once
-more in the same one. Processes and mounts are in namespaces, and end with the round. Exit 1 when a target fails.
+HEAD and its parent directory holds nothing else. Each round starts from a new copy; `--then` runs the targets more
+often in the same one: `again` as before, `odd` as a careless service manager would start them (no terminal, signals
+ignored, cron's environment, another time zone, locale and umask), `user` in an ordinary user's own clone.
+Processes and mounts are in namespaces, and end with the round. Exit 1 when a target fails.
 """
 
 from __future__ import annotations
@@ -23,6 +25,23 @@ from tests.paths import REPOSITORY
 INCLUDED = ("ca-certificates", "git", "make", "procps", "python3")
 PASSED_ON = ("PIP_", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
+TURNS = {
+    "first": "cd /home/new/gsub && exec make {target}",
+    "again": "cd /home/new/gsub && exec make {target}",
+    "odd": """
+        umask 077
+        trap '' HUP INT TERM
+        unset TERM
+        export PATH=/usr/bin:/bin SHELL=/bin/sh LOGNAME=root TZ=Asia/Kathmandu LC_ALL=C
+        cd /home/new/gsub && exec nohup make {target}""",
+    "user": """
+        id tester >/dev/null 2>&1 || useradd --create-home tester
+        unset TERM
+        export HOME=/home/tester
+        cd && exec setpriv --reuid=tester --regid=tester --clear-groups sh -c \
+            'test -d gsub || git clone --quiet /home/new/gsub gsub; cd gsub && exec make {target}'""",
+}
+"""Shell commands that run a target of make, by turn."""
 ENTER = """
 set -e
 root=$1; shift
@@ -46,10 +65,14 @@ def build_root(suite: str, root: Path) -> None:
     (root / "home/new").mkdir(parents=True)
     clone = ["git", "clone", "--quiet", "--no-hardlinks", str(REPOSITORY), str(root / "home/new/gsub")]
     subprocess.run(clone, check=True)
+    # for the clone of another user
+    subprocess.run(
+        ["git", "config", "--file", str(root / "etc/gitconfig"), "safe.directory", "*"], check=True
+    )
 
 
-def run_target(root: Path, target: str) -> tuple[int, float]:
-    """Run one `make` target in the chroot. Returns its exit code and seconds."""
+def run_target(root: Path, target: str, turn: str) -> tuple[int, float]:
+    """Run one `make` target in the chroot, as a turn of TURNS does. Returns its exit code and seconds."""
     environment = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
     given = {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -57,7 +80,7 @@ def run_target(root: Path, target: str) -> tuple[int, float]:
         "TERM": "dumb",
     }
     bare = ["env", "-i", *(f"{name}={value}" for name, value in (environment | given).items())]
-    inside = [*bare, "sh", "-c", f"cd /home/new/gsub && exec make {target}"]
+    inside = [*bare, "sh", "-c", TURNS[turn].format(target=target)]
     spaces = ["unshare", "--mount", "--propagation=private", "--pid", "--fork", "--kill-child"]
     start = time.monotonic()
     done = subprocess.run(
@@ -72,7 +95,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Time make targets on a fresh machine.")
     parser.add_argument("--suite", default="bookworm", help="of Debian")
     parser.add_argument("--rounds", type=int, default=1, help="fresh machines, one after the other")
-    parser.add_argument("--again", action="store_true", help="run the targets a second time on each")
+    parser.add_argument(
+        "--then", nargs="*", default=[], choices=TURNS, help="run the targets so on each, too"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the last machine's directory")
     parser.add_argument("targets", nargs="*", default=["test"], metavar="TARGET")
     asked = parser.parse_args()
@@ -84,9 +109,9 @@ def main() -> int:
         for round_ in range(1, asked.rounds + 1):
             root = Path(folder) / f"machine{round_}"
             subprocess.run(["cp", "-a", str(pristine), str(root)], check=True)
-            for turn in ("first", "again")[: 1 + asked.again]:
+            for turn in ("first", *asked.then):
                 for target in asked.targets:
-                    code, seconds = run_target(root, target)
+                    code, seconds = run_target(root, target, turn)
                     worst = max(worst, code)
                     lines.append(
                         f"{asked.suite}, machine {round_}, {turn}: make {target}: exit {code}, {seconds / 60:.1f} min"
