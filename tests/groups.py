@@ -24,11 +24,15 @@ SHARING: Final = frozenset(
     for name in ("", "/client", "/devcluster", "/learn", "/preflight", "/shim", "/smoke", "/train")
 )
 """Directories with few tests on the shared cluster: one group, so that a release's cluster is started once for all."""
+SPREAD: Final = ("tests/packages/test_on_bare.py", "tests/packages/test_under_systemd.py")
+"""Files of long tests that share nothing: each test is a group. One worker would have half an hour with all of them."""
 _RELEASE: Final = re.compile(rf"[\[-]({'|'.join(RELEASES)})[\]-]")
 
 
 def group_of(test: str) -> str:
     """Name the group of a test: its file; of a test on a cluster its directory, or those of SHARING, and the release.
+
+    A test of SPREAD is a group by itself.
 
     Args:
         test: node id, whose parameters name the release.
@@ -39,6 +43,8 @@ def group_of(test: str) -> str:
     'tests/slurm/act-trixie'
     """
     path = test.split("::", 1)[0]
+    if path in SPREAD:
+        return test
     release = _RELEASE.search(test) if path.startswith("tests/slurm/") else None
     if not release:
         return path

@@ -145,8 +145,17 @@ def _write(path: Path, text: str) -> None:
 def _dpkg_deb(root: Path, path: Path, epoch: int) -> None:
     if shutil.which("dpkg-deb") is None:
         raise PackagingError("this machine has no dpkg-deb: build .deb packages on Debian or Ubuntu")
-    # One thread: how many there are shows in what xz writes.
-    line = ["dpkg-deb", "--root-owner-group", "-Zxz", "--threads-max=1", "--build", str(root), str(path)]
+    # One thread: how many there are shows in what xz writes. Level 2 as in .rpm.
+    line = [
+        "dpkg-deb",
+        "--root-owner-group",
+        "-Zxz",
+        "-z2",
+        "--threads-max=1",
+        "--build",
+        str(root),
+        str(path),
+    ]
     done = subprocess.run(
         line, env={**os.environ, "SOURCE_DATE_EPOCH": str(epoch)}, capture_output=True, text=True
     )

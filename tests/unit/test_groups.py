@@ -42,6 +42,8 @@ def test_one(release, number):
         ("tests/slurm/shim/test_b.py::test_c[trixie]", "tests/slurm/shared-trixie"),
         ("tests/slurm/act/test_b.py::test_without_a_cluster", "tests/slurm/act/test_b.py"),
         ("gsub/argv.py::gsub.argv.split", "gsub/argv.py"),
+        ("tests/packages/test_build.py::test_c", "tests/packages/test_build.py"),
+        ("tests/packages/test_on_bare.py::test_c[trixie]", "tests/packages/test_on_bare.py::test_c[trixie]"),
     ],
 )
 def test_a_group_is_a_file_or_a_directory_on_a_release(test: str, group: str) -> None:

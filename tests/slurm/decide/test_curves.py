@@ -67,8 +67,8 @@ def test_measured_points_are_the_next_jobs_cpus(enforcing: Cluster, folder: Path
         """Sent; a service that is busy may have to be asked again, and passes over a repeat."""
         sent = enforcing.run(["python3", "-c", DELIVER, run], user=user, cwd=folder, check=True)
         told = sent.stdout.strip()
-        assert told.startswith(("what was measured is with", "gsub's service did not take")), told
-        return told == "what was measured is with gsub's service"
+        assert told == "what was measured is with gsub's service" or "it is kept" in told, told
+        return "it is kept" not in told
 
     wait_until(delivered)
     wait_until(lambda: cpus(enforcing, folder, user, *by_gsub)[0] == "12")
