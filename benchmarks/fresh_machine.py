@@ -95,9 +95,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Time make targets on a fresh machine.")
     parser.add_argument("--suite", default="bookworm", help="of Debian")
     parser.add_argument("--rounds", type=int, default=1, help="fresh machines, one after the other")
-    parser.add_argument(
-        "--then", nargs="*", default=[], choices=TURNS, help="run the targets so on each, too"
-    )
+    parser.add_argument("--then", action="append", default=[], choices=TURNS, help="run the targets so, too")
     parser.add_argument("--keep", action="store_true", help="keep the last machine's directory")
     parser.add_argument("targets", nargs="*", default=["test"], metavar="TARGET")
     asked = parser.parse_args()

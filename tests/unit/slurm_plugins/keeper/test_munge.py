@@ -21,6 +21,8 @@ from tests.unit.slurm_plugins.keeper.door import batch
 from tests.unit.slurm_plugins.keeper.keeping import PATIENCE, Kept, kept
 from tests.unit.slurm_plugins.keeper.test_keeping import deliver
 
+pytestmark = pytest.mark.root  # only root may bring records
+
 NOBODY = 65534
 
 
