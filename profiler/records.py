@@ -19,6 +19,9 @@ from msgspec import Meta
 from profiler.findings import Finding
 
 VERSION = 1
+LAST_JOB_ID = 0xFFFEFFFF
+"""The greatest id of a job. ``srun --no-allocate`` draws numbers beyond it, which slurmctld has no jobs for
+(MIN_NOALLOC_JOBID), and whose end nobody tells."""
 
 # Bounds hold for what is decoded: a record comes over the network.
 _Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]

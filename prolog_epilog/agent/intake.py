@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from profiler.records import GpuRef, JobEnded, JobRef, JobStarted, new_id
+from profiler.records import LAST_JOB_ID, GpuRef, JobEnded, JobRef, JobStarted, new_id
 from prolog_epilog.agent.own_folder import own_folder
 
 __all__ = ["HookFile", "Intake", "UnfitError", "WaitError", "ended", "exit_of", "parse", "started"]
@@ -88,7 +88,7 @@ def parse(path: Path, data: bytes, at: float, *, patient: bool = True) -> HookFi
     event: Event = "prolog" if name[1] == "prolog" else "epilog"
     if env.get("EVENT", event) != event:
         raise UnfitError("its name tells another event than its content")
-    job_id = _number(env.get("SLURM_JOB_ID", name[2]), 1, 2**32 - 1)
+    job_id = _number(env.get("SLURM_JOB_ID", name[2]), 1, LAST_JOB_ID)
     restarts = _number(env.get("SLURM_JOB_RESTART_COUNT", name[3]), 0, 1 << 20)
     if job_id is None or restarts is None:
         raise UnfitError("it names no job")

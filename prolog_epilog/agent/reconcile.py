@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from profiler.records import JobRef
+from profiler.records import LAST_JOB_ID, JobRef
 from prolog_epilog.agent.step_daemon import NAME, StepDaemon, read, real_uid, step_daemon
 
 __all__ = ["Found", "Reconciler", "look_up", "traces"]
@@ -62,7 +62,8 @@ def traces(spool: Path, node: str, unix: Path = Path("/proc/net/unix")) -> froze
                     open_now.add(name)
     except OSError:
         return frozenset()
-    return frozenset(int(entry[len(node) + 1 :].partition(".")[0]) for entry in open_now)
+    ids = (int(entry[len(node) + 1 :].partition(".")[0]) for entry in open_now)
+    return frozenset(job for job in ids if 0 < job <= LAST_JOB_ID)
 
 
 @dataclass(frozen=True, slots=True)

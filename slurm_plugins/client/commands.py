@@ -12,9 +12,9 @@ from __future__ import annotations
 import re
 from time import time as now
 
-from .errors import NoSuchJob, SlurmFormatError, SlurmUnreachable
+from .errors import NoSuchJob, SlurmFormatError, SlurmRefused, SlurmUnreachable
 from .runner import Completed, Runner, check, complaint
-from .submission import SUBMITTED, Submission
+from .submission import LAST_JOB_ID, SUBMITTED, Submission
 
 # `gsub SCRIPT` waits for this import and only submits: what decodes answers (14 ms) is imported by the methods that
 # read. And as typing.TYPE_CHECKING, without the 2 ms of typing.
@@ -22,15 +22,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
+    from typing import TypeVar
 
     from .protocol import JobId
-    from .tables import Row
+    from .tables import Row, Unread
     from .values import AccountingRecord, Job, Node, Partition, StartEstimate
     from .versions import FieldTable, Version
 
+    _Value = TypeVar("_Value")
+
 __all__ = ["CommandClient", "valid_id"]
 
-_JOB_ID = re.compile(r"\d+(?:_(?:\d+|\[[\d,%:-]+\])|\+\d+)?")
+_JOB_ID = re.compile(r"([0-9]+)(?:_(?:[0-9]+|\[[0-9,%:-]+\])|\+[0-9]+)?")
+# How squeue and sacct refuse a whole list for one id in it, where they do
+_INVALID_ID = ("Invalid job id", "Invalid job array", "Bad job array", "Bad job/step", "Bad job id")
 # Where free text stands at the end of a node's record, in this order (slurm_sprint_node_table in node_info.c)
 _NODE_TEXTS = ("Reason", "Comment", "Extra")
 _DAY = 86400
@@ -42,7 +47,7 @@ class CommandClient:
     ``env`` is the environment of the commands (SLURM_CONF, PATH); for those that read, variables that change their
     output are taken out. ``timeout`` is the deadline of one command in seconds. ``run`` replaces what runs a
     command, for a cluster that is reached by other means (a container, a chroot): it has the signature of
-    `Runner.run`.
+    `Runner.run`. Rows that cannot be read are left out of answers, and counted in ``unread``.
     """
 
     def __init__(
@@ -51,9 +56,11 @@ class CommandClient:
         *,
         timeout: float | None = 60.0,
         run: Callable[..., Completed] | None = None,
+        unread: Unread | None = None,
     ) -> None:
         self._runner = Runner(env, timeout=timeout, run=run)
         self._version: Version | None = None
+        self._unread = unread
 
     def version(self) -> Version:
         """See `SlurmClient.version`. Asked once."""
@@ -73,55 +80,81 @@ class CommandClient:
 
     def jobs(self, *, ids: Iterable[JobId] | None = None, user: str | None = None) -> tuple[Job, ...]:
         """See `SlurmClient.jobs`."""
-        selection = []
-        wanted = None if ids is None else [valid_id(job_id) for job_id in ids]
-        if wanted is not None:
-            if not wanted:
-                return ()
-            selection.append(f"--jobs={','.join(wanted)}")
-        if user is not None:
-            selection.append(f"--user={user}")
-        try:
-            return self._squeue(selection, job_id=wanted[0] if wanted else None)
-        except NoSuchJob:
-            # squeue fails when it is asked about one id that is gone, and leaves it out when it is asked about two
-            return ()
+        of_user = [] if user is None else [f"--user={user}"]
+        if ids is None:
+            return self._squeue(of_user)
+        # squeue fails when it is asked about one id that is gone, and leaves it out when it is asked about two
+        found = self._of_ids(ids, lambda wanted: self._squeue([f"--jobs={','.join(wanted)}", *of_user]))
+        return _in_order(found)
 
     def job(self, job_id: JobId) -> Job:
         """See `SlurmClient.job`."""
         wanted = valid_id(job_id)
-        found = self._squeue([f"--jobs={wanted}"], job_id=wanted)
+        try:
+            found = self._squeue([f"--jobs={wanted}"])
+        except SlurmRefused as error:
+            raise NoSuchJob(job_id) if _is_invalid_id(error) else error from None
         if not found:
             raise SlurmFormatError(f"squeue neither knows job {wanted} nor says that there is none", "")
         exact = [job for job in found if wanted in (job.shown_id, str(job.id))]
         return (exact or found)[0]
 
-    def _squeue(self, selection: Sequence[str], *, job_id: str | None) -> tuple[Job, ...]:
+    def _of_ids(
+        self, ids: Iterable[JobId], ask: Callable[[Sequence[str]], tuple[_Value, ...]]
+    ) -> tuple[_Value, ...]:
+        """Ask about jobs by their ids; what is no job's id, or is refused by Slurm, does not lose the rest.
+
+        Where Slurm refuses a list for an id in it, the others are asked for again: without the ids that its message
+        names, else one half after the other.
+        """
+        wanted = [text for text, number in map(_split_id, ids) if number]
+        found: dict[_Value, None] = {}
+        parts = [wanted] if wanted else []
+        while parts:
+            part = parts.pop()
+            try:
+                found |= dict.fromkeys(ask(part))
+            except SlurmRefused as error:
+                if not _is_invalid_id(error):
+                    raise
+                named = set(re.findall(r"[0-9][0-9_+]*", error.message))
+                rest = [text for text in part if text not in named]
+                half = len(rest) // 2 if len(rest) == len(part) else 0
+                parts += [one for one in (rest[:half], rest[half:]) if one and len(one) < len(part)]
+        return tuple(found)
+
+    def _read(
+        self, kind: str, rows: Iterable[Row], key: str, read: Callable[[Row], _Value]
+    ) -> tuple[_Value, ...]:
+        from .tables import Unread, read_rows
+
+        return tuple(read_rows(kind, rows, key, read, self._unread or Unread()))
+
+    def _squeue(self, selection: Sequence[str]) -> tuple[Job, ...]:
         from . import decode
 
         fields = self._fields
-        found = self._squeue_table(fields.squeue, selection, job_id=job_id, option="-O")
+        found = self._squeue_table(fields.squeue, selection, option="-O")
         if fields.squeue_short and found:
             # Values that only -o has: a second look. A job that came or went between the two has them unknown.
             short = {"id": "%A", **fields.squeue_short}
             more = {
-                row["id"]: row for row in self._squeue_table(short, selection, job_id=job_id, option="-o")
+                row["id"]: row for row in self._squeue_table(short, selection, option="-o")
             }
             found = [{**more.get(row["id"], {}), **row} for row in found]
-        return tuple(
-            sorted((decode.job(row) for row in found), key=lambda job: (job.id, job.array_tasks is None))
-        )
+        return _in_order(self._read("job", found, "id", decode.job))
 
     def _squeue_table(
-        self, fields: Mapping[str, str], selection: Sequence[str], *, job_id: str | None, option: str
+        self, fields: Mapping[str, str], selection: Sequence[str], *, option: str
     ) -> list[Row]:
         from .tables import Separator, dropped_fields, rows
 
         separator = Separator()
         names = tuple(fields.values())
         layout = separator.long_format(names) if option == "-O" else separator.short_format(names)
-        argv = ["squeue", "--noheader", "--noconvert", "--all", "--states=all", *selection, option, layout]
-        done = check(self._runner.read(argv), job_id=job_id)
+        # --array-unique: else a task that waits to run again is counted among those that never ran [22.05, 24.11]
+        argv = ["squeue", "--noheader", "--noconvert", "--all", "--array-unique", "--states=all"]
+        done = check(self._runner.read([*argv, *selection, option, layout]))
         dropped = dropped_fields(done.stderr)
         columns = [ours for ours, theirs in fields.items() if theirs not in dropped]
         return list(rows(done.stdout, separator, columns))
@@ -132,7 +165,8 @@ class CommandClient:
         from .tables import scontrol_records
 
         done = check(self._runner.read(["scontrol", "--oneliner", "--all", "show", "node"]))
-        return tuple(map(inventory.node, scontrol_records(done.stdout, "NodeName", _NODE_TEXTS)))
+        records = scontrol_records(done.stdout, "NodeName", _NODE_TEXTS)
+        return self._read("node", records, "NodeName", inventory.node)
 
     def partitions(self) -> tuple[Partition, ...]:
         """See `SlurmClient.partitions`."""
@@ -140,7 +174,8 @@ class CommandClient:
         from .tables import scontrol_records
 
         done = check(self._runner.read(["scontrol", "--oneliner", "--all", "show", "partition"]))
-        return tuple(map(inventory.partition, scontrol_records(done.stdout, "PartitionName", ())))
+        records = scontrol_records(done.stdout, "PartitionName", ())
+        return self._read("partition", records, "PartitionName", inventory.partition)
 
     def accounting(
         self,
@@ -153,21 +188,25 @@ class CommandClient:
     ) -> tuple[AccountingRecord, ...]:
         """See `SlurmClient.accounting`."""
         from . import decode
-        from .tables import Separator, rows
 
-        selection = []
-        if ids is not None:
-            wanted = [valid_id(job_id) for job_id in ids]
-            if not wanted:
-                return ()
-            selection.append(f"--jobs={','.join(wanted)}")
-        selection.append("--allusers" if user is None else f"--user={user}")
+        selection = ["--allusers" if user is None else f"--user={user}"]
         # "uts": seconds since 1970, free of time zones (parse_time.c). With --jobs and no start sacct looks at all
         # of history.
         if since is not None or ids is None:
             selection.append(f"--starttime=uts{int(since.timestamp() if since else now() - _DAY)}")
         if until is not None:
             selection.append(f"--endtime=uts{int(until.timestamp())}")
+        if ids is None:
+            found = self._sacct(selection)
+        else:
+            found = self._of_ids(ids, lambda wanted: self._sacct([f"--jobs={','.join(wanted)}", *selection]))
+        records = decode.count_attempts(found)
+        return records if duplicates else decode.last_attempts(records)
+
+    def _sacct(self, selection: Sequence[str]) -> tuple[AccountingRecord, ...]:
+        from . import decode
+        from .tables import Separator, rows
+
         separator = Separator()
         fields = self._fields.sacct
         argv = [
@@ -180,10 +219,8 @@ class CommandClient:
         ]
         argv += [f"--format={','.join(fields.values())}", *selection]
         done = check(self._runner.read(argv, daemon="slurmdbd"))
-        records = decode.count_attempts(
-            decode.accounting_record(row) for row in rows(done.stdout, separator, tuple(fields))
-        )
-        return records if duplicates else decode.last_attempts(records)
+        found = rows(done.stdout, separator, tuple(fields))
+        return self._read("attempt", found, "id", decode.accounting_record)
 
     def submit(
         self,
@@ -219,8 +256,11 @@ class CommandClient:
 
     def cancel(self, ids: Iterable[JobId], *, signal: str | None = None, batch_only: bool = False) -> None:
         """See `SlurmClient.cancel`."""
-        wanted = [valid_id(job_id) for job_id in ids]
+        asked = [_split_id(job_id) for job_id in ids]
+        wanted = [text for text, number in asked if number]
         if not wanted:
+            if asked:
+                raise NoSuchJob(asked[0][0])
             return
         # Without --verbose scancel is silent about ids that do not exist, with exit code 0.
         argv = [
@@ -231,6 +271,7 @@ class CommandClient:
         ]
         done = self._runner.read([*argv, *wanted])
         gone = re.findall(r"on job id (\S+): Invalid job id", done.stderr)
+        gone += [text for text, number in asked if not number]
         # Ended already, or ending: what was asked for is so.
         rest = [
             line
@@ -259,10 +300,30 @@ class CommandClient:
 
 def valid_id(job_id: JobId) -> str:
     """The id as Slurm's commands take it. What is no id (``-u``, ``1,2``) never reaches a command line."""
-    text = str(job_id)
-    if not _JOB_ID.fullmatch(text):
-        raise NoSuchJob(job_id, f"{text!r} is not a job id: give a number, ARRAY_TASK or JOB+COMPONENT.")
+    text, number = _split_id(job_id)
+    if not number:
+        raise NoSuchJob(job_id)
     return text
+
+
+def _split_id(job_id: JobId) -> tuple[str, int]:
+    """Return an id as Slurm's commands take it, and its number: 0 if no job can have it. Raises NoSuchJob for what
+    is no id.
+    """
+    text = str(job_id)
+    found = _JOB_ID.fullmatch(text)
+    if not found:
+        raise NoSuchJob(job_id, f"{text!r} is not a job id: give a number, ARRAY_TASK or JOB+COMPONENT.")
+    number = int(found[1]) if len(found[1]) <= len(str(LAST_JOB_ID)) else 0
+    return text, number if number <= LAST_JOB_ID else 0
+
+
+def _in_order(jobs: Iterable[Job]) -> tuple[Job, ...]:
+    return tuple(sorted(jobs, key=lambda job: (job.id, job.array_tasks is None)))
+
+
+def _is_invalid_id(error: SlurmRefused) -> bool:
+    return any(sign in error.message for sign in _INVALID_ID)
 
 
 def _bytes(script: bytes | str | None) -> bytes | None:

@@ -37,9 +37,7 @@ def job(row: Row) -> Job:
     get = row.get
     state = parse.job_state(row["state"])
     task = parse.array_task(get("array_task", ""))
-    identity = parse.count(row["id"])
-    if identity is None:
-        raise SlurmFormatError("a job without id", repr(dict(row)))
+    identity = parse.job_id(row["id"])
     array = task.number is not None or task.pending is not None
     array_job_id = parse.count(get("array_job_id", "")) if array else None
     het_offset = parse.count(get("het_offset", ""))
@@ -59,7 +57,9 @@ def job(row: Row) -> Job:
         identity, array_job_id, task, name=row["name"], user=row["user"], node=batch_host
     )
     output = partial(_output, identity=identity, array=array, fields=path_fields, work_dir=work_dir)
-    stdout = output(get("stdout", ""))
+    batch = _flag(get("batch", ""))
+    # srun and salloc write to the terminal that they were started in
+    stdout = None if batch is False else output(get("stdout", ""))
     switches = parse.count(get("switches", ""))
     return Job(
         id=identity,
@@ -85,7 +85,7 @@ def job(row: Row) -> Job:
         derived_exit=parse.exit_status(get("derived_exit", "")),
         restarts=parse.count(get("restarts", "")) or 0,
         requeue=_flag(get("requeue", "")),
-        batch=_flag(get("batch", "")),
+        batch=batch,
         submitted=parse.time(get("submitted", "")),
         eligible=parse.time(get("eligible", "")),
         start=started(parse.time(get("start", "")), state.state, nodes),
@@ -106,7 +106,7 @@ def job(row: Row) -> Job:
         num_nodes=num_nodes,
         num_cpus=parse.count(get("num_cpus", "")),
         num_tasks=num_tasks,
-        cpus_per_task=parse.count(get("cpus_per_task", "")),
+        cpus_per_task=parse.count(get("cpus_per_task", ""), bits=16),
         tres=total,
         tres_per_job=requests["tres_per_job"],
         tres_per_node=requests["tres_per_node"],
@@ -124,7 +124,7 @@ def job(row: Row) -> Job:
         work_dir=work_dir,
         stdout=stdout,
         # sbatch(1): without --error both streams go to the same file
-        stderr=output(get("stderr", "")) if _said(row, "stderr") else stdout,
+        stderr=output(get("stderr", "")) if batch is not False and _said(row, "stderr") else stdout,
     )
 
 
@@ -169,11 +169,12 @@ def _output(
 
 
 def _flag(value: str) -> bool | None:
-    return {"0": False, "1": True}.get(value)
+    # BatchFlag counts further: slurmctld makes it 2 when it requeues a batch job whose node failed
+    return value != "0" if value in ("0", "1", "2") else None
 
 
 def _mebibytes(number: int | None) -> int | None:
-    return None if number is None else number << 20
+    return None if number is None else min(number << 20, parse.MOST)
 
 
 def started(start: datetime | None, state: JobState, nodes: Hosts) -> datetime | None:
@@ -209,16 +210,16 @@ def _exclusive(row: Row) -> str | None:
     return None if said in ("NO", "OK") else parse.word(said)
 
 
-_SHOWN_ID = re.compile(r"(\d+)(?:_(\d+|\[.*\])|\+(\d+))?")
+_SHOWN_ID = re.compile(r"([0-9]{1,10})(?:_([0-9]{1,10}|\[.*\])|\+([0-9]{1,10}))?")
 
 
 def accounting_record(row: Row) -> AccountingRecord:
     """A row of ``sacct -X``, keyed by our names."""
     get = row.get
     shown = _SHOWN_ID.fullmatch(row.get("shown_id") or row["id"])
-    identity = parse.count(row["id"])
-    if not shown or identity is None:
-        raise SlurmFormatError("a job without id", repr(dict(row)))
+    if not shown:
+        raise SlurmFormatError("a job id was expected", row["shown_id"])
+    identity = parse.job_id(row["id"])
     state = parse.job_state(row["state"])
     task = parse.array_task(shown[2] or "")
     array_job_id = int(shown[1]) if shown[2] else None

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from .errors import SlurmFormatError
 from .resources import Hosts, Tres
 from .states import ExitStatus, JobFlag, JobState, NodeState
+from .submission import LAST_JOB_ID
 
 __all__ = [
     "ArrayTask",
@@ -25,6 +26,7 @@ __all__ = [
     "expand_path",
     "gpus",
     "hosts",
+    "job_id",
     "job_state",
     "memory",
     "names",
@@ -41,8 +43,13 @@ __all__ = [
 _NOTHING = frozenset(
     {"", "(null)", "N/A", "n/a", "None", "NONE", "Unknown", "UNKNOWN", "None assigned", "n/s"}
 )
-# slurm.h: NO_VAL16, NO_VAL, INFINITE, NO_VAL64, INFINITE64 ... as they leak into some fields
-_NO_NUMBER = frozenset({65534, 65535, 4294967294, 4294967295, 18446744073709551614, 18446744073709551615})
+# slurm.h: INFINITE and NO_VAL of a field of so many bits. In a wider field, 65534 is a number like any other.
+_NO_NUMBER: Mapping[int, frozenset[int]] = {
+    bits: frozenset((1 << wide) - below for wide in (16, 32, 64) if wide >= bits for below in (1, 2))
+    for bits in (16, 32, 64)
+}
+MOST = (1 << 63) - 1
+"""The largest number that a store and JSON hold; amounts beyond it are cut to it."""
 
 
 def text(word: str) -> str | None:
@@ -67,61 +74,75 @@ def names(value: str) -> tuple[str, ...]:
     return tuple(part for part in re.split(r",(?![^(]*\))", value) if part)
 
 
-def count(value: str) -> int | None:
-    """A whole number; None for nothing, ``*``, UNLIMITED and Slurm's NO_VALs. ``1-3`` (a range of nodes) is 1,
-    ``2K`` 2048.
+def count(value: str, bits: int = 32) -> int | None:
+    """Parse a whole number; None for nothing, ``*``, UNLIMITED, and NO_VAL and INFINITE of a field of ``bits`` bits.
+
+    >>> count("1-3"), count("2K"), count("65534"), count("65534", bits=16)
+    (1, 2048, 65534, None)
     """
     if value in _NOTHING or value in ("*", "UNLIMITED", "INFINITE", "NOT_SET"):
         return None
-    found = re.fullmatch(r"(-?\d+)([KMGTP]?)(?:-\d+[KMGTP]?)?\+?", value)
+    found = re.fullmatch(r"(-?[0-9]{1,20})([KMGTP]?)(?:-[0-9]{1,20}[KMGTP]?)?\+?", value)
     if not found:
         raise SlurmFormatError("a number was expected", value)
     number = int(found[1]) << _SHIFT[found[2]]
-    return None if number in _NO_NUMBER else number
+    if number.bit_length() > 64:
+        raise SlurmFormatError("a number of at most 64 bits was expected", value)
+    return None if number in _NO_NUMBER[bits] else number
+
+
+def job_id(value: str) -> int:
+    """Parse the id of a job. Raises SlurmFormatError for what slurmctld gives to no job."""
+    number = int(value) if re.fullmatch("[0-9]{1,10}", value) else 0
+    if not 0 < number <= LAST_JOB_ID:
+        raise SlurmFormatError("a job id was expected", value)
+    return number
 
 
 _SHIFT = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50}
 
 
 def memory(value: str, unit: str = "M") -> int | None:
-    """Bytes. Slurm counts in MiB and prints ``4G``, ``4096M``, ``1.50T``, ``500`` (``unit``); None for nothing and
-    UNLIMITED.
+    """Bytes. Slurm counts in MiB and prints ``4G``, ``4096M``, ``1.50T``, ``500`` (``unit``); None for nothing,
+    UNLIMITED and 64-bit sentinels.
 
     sacct's old ``4Gn`` and ``100Mc`` (per node, per CPU) lose their letter: the multiple is the caller's to know.
     """
     if value in _NOTHING or value in ("UNLIMITED", "INFINITE"):
         return None
-    found = re.fullmatch(r"(\d+)(?:\.(\d+))?([KMGTP]?)[Bb]?[nc]?", value)
+    found = re.fullmatch(r"([0-9]{1,20})(?:\.([0-9]{1,20}))?([KMGTP]?)[Bb]?[nc]?", value)
     if not found:
         raise SlurmFormatError("an amount of memory was expected", value)
+    if int(found[1]) in _NO_NUMBER[64]:
+        return None
     shift = _SHIFT[found[3] or unit]
     fraction = (int(found[2]) << shift) // 10 ** len(found[2]) if found[2] else 0
-    return (int(found[1]) << shift) + fraction
+    return min((int(found[1]) << shift) + fraction, MOST)
 
 
 def time(value: str) -> datetime | None:
     """An aware datetime in UTC from seconds since 1970 (SLURM_TIME_FORMAT=%s, which `runner` sets); None for nothing.
 
     Local times (``2026-11-21T04:42:12``) are refused: they are ambiguous for an hour a year. 0 is how old releases
-    print "never".
+    print "never". None too beyond the years that a date can have: ``sbatch --begin=now+999999999weeks`` is taken.
     """
     if value in _NOTHING or value in ("0", "NONE", "INFINITE", "N/S"):
         return None
-    if not value.isascii() or not value.isdigit():
+    if not re.fullmatch("[0-9]+|-[0-9]{10,}", value):
         raise SlurmFormatError("a time in seconds since 1970 was expected", value)
-    seconds = int(value)
-    if seconds in _NO_TIME:
+    if value.startswith("-") or len(value) > len(str(_YEAR_9999)):
         return None
-    if seconds > _YEAR_9999:
-        raise SlurmFormatError("a time after the year 9999", value)
+    seconds = int(value)
+    if seconds in _NO_NUMBER[32] or seconds > _YEAR_9999:
+        return None
     return datetime.fromtimestamp(seconds, timezone.utc)
 
 
-# NO_VAL and INFINITE; datetime ends with the year 9999
-_NO_TIME = frozenset({4294967294, 4294967295, 18446744073709551614, 18446744073709551615})
 _YEAR_9999 = 253402300799
 
-_DURATION = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?(?:\.\d+)?")
+_DURATION = re.compile(
+    "(?:([0-9]{1,10})-)?([0-9]{1,10})(?::([0-9]{1,10}))?(?::([0-9]{1,10}))?(?:[.][0-9]+)?"
+)
 
 
 def duration(value: str) -> int | None:
@@ -149,23 +170,32 @@ def time_limit(value: str) -> int | None:
     """Seconds from a limit that is a duration or sacct's plain minutes; None for unlimited and ``Partition_Limit``."""
     if value in ("Partition_Limit", "PARTITION_LIMIT"):
         return None
-    if value.isascii() and value.isdigit():
-        return int(value) * 60
+    if re.fullmatch("[0-9]{1,10}", value):
+        return None if int(value) in _NO_NUMBER[32] else int(value) * 60
     return duration(value)
 
 
 def exit_status(value: str) -> ExitStatus:
-    """``3:0``, or the raw wait status that squeue prints in 22.05 (768 is exit code 3, 9 is signal 9)."""
+    """``3:0``, or the raw wait status that squeue prints in 22.05 (768 is exit code 3, 9 is signal 9).
+
+    A job without an exit status has a NO_VAL there, which 22.05 prints as -2.
+    """
     if value in _NOTHING:
         return ExitStatus()
-    found = re.fullmatch(r"(-?\d+)(?::(-?\d+))?", value)
+    found = re.fullmatch("(-?[0-9]{1,10})(?::(-?[0-9]{1,10}))?", value)
     if not found:
         raise SlurmFormatError("an exit status was expected", value)
     if found[2] is not None:
-        return ExitStatus(int(found[1]), int(found[2]))
-    status = int(found[1])
-    # WIFEXITED, WEXITSTATUS and WTERMSIG of wait(2)
-    return ExitStatus((status >> 8) & 0xFF, status & 0x7F)
+        return ExitStatus(_status(found[1]), _status(found[2]))
+    status = _status(found[1])
+    # WIFSIGNALED, WTERMSIG and WEXITSTATUS of wait(2): the code counts only where no signal ended it
+    signal = status & 0x7F
+    return ExitStatus(0, signal) if 0 < signal < 0x7F else ExitStatus((status >> 8) & 0xFF)
+
+
+def _status(digits: str) -> int:
+    number = int(digits)
+    return 0 if number < 0 or number in _NO_NUMBER[32] else number
 
 
 # What a flag, printed in the state's place, says of the state beneath. Absent: it does not tell.
@@ -205,7 +235,7 @@ def job_state(value: str) -> StateWord:
             flags.add(JobFlag[part])
     if state is None:
         state = next((_BENEATH[flag] for flag in flags if flag in _BENEATH), JobState.UNKNOWN)
-    return StateWord(state, frozenset(flags), int(by) if by.isdigit() else None)
+    return StateWord(state, frozenset(flags), int(by) if re.fullmatch("[0-9]{1,10}", by) else None)
 
 
 # sinfo(1), "NODE STATE CODES": a letter behind the state stands for a flag
@@ -262,12 +292,12 @@ def array_task(value: str) -> ArrayTask:
     value = value.strip("[]")
     if value in _NOTHING:
         return ArrayTask(None, None)
-    if value.isascii() and value.isdigit():
-        return ArrayTask(None, None) if int(value) in _NO_NUMBER else ArrayTask(int(value), None)
+    if re.fullmatch("[0-9]{1,10}", value):
+        return ArrayTask(None, None) if int(value) in _NO_NUMBER[32] else ArrayTask(int(value), None)
     return ArrayTask(None, value)
 
 
-_TASKS = re.compile(r"(\d{1,7})-(\d{1,7})(?::(\d{1,7}))?")
+_TASKS = re.compile("([0-9]{1,7})-([0-9]{1,7})(?::([0-9]{1,7}))?")
 
 
 def task_count(pending: str | None) -> int:
@@ -295,7 +325,7 @@ def task_numbers(pending: str | None) -> tuple[int, ...]:
     found: list[int] = []
     for piece in (pending or "").strip("[]").partition("%")[0].split(","):
         text = piece.strip()
-        found += [int(text)] if text.isascii() and text.isdigit() else _tasks(text)
+        found += [int(text)] if re.fullmatch("[0-9]{1,10}", text) else _tasks(text)
     return tuple(found)
 
 
@@ -326,7 +356,8 @@ def tres(value: str) -> Tres:
         name = _tres_name(found["name"])
         amount = f"{found['count'] or 1}{found['unit'] or ''}"
         number = memory(amount) if name == "mem" else memory(amount, unit="")
-        pairs[name] = pairs.get(name, 0) + (number or 0)
+        if number is not None:
+            pairs[name] = min(pairs.get(name, 0) + number, MOST)
     return Tres(tuple(pairs.items()))
 
 
@@ -345,7 +376,7 @@ def requested(value: str) -> tuple[Tres, bool]:
             whole = False
             continue
         for name, number in found.items():
-            pairs[name] = pairs.get(name, 0) + number
+            pairs[name] = min(pairs.get(name, 0) + number, MOST)
     return Tres(tuple(pairs.items())), whole
 
 
@@ -358,7 +389,7 @@ def _tres_name(name: str) -> str:
     return name
 
 
-_PATH_FIELD = re.compile(r"%(\d*)([%A-Za-z])")
+_PATH_FIELD = re.compile("%0*([0-9]*)([%A-Za-z])")
 
 
 def expand_path(
@@ -380,7 +411,7 @@ def expand_path(
         if known is None:
             return found[0]
         # sbatch(1): "%4j"; at most 10 digits, numbers only
-        return str(known).zfill(min(int(width), 10)) if width and str(known).isdigit() else str(known)
+        return str(known).zfill(int(width or 0) if len(width) < 2 else 10) if str(known).isdecimal() else str(known)
 
     path = pattern.replace("\\", "") if "\\" in pattern else _PATH_FIELD.sub(field, pattern)
     return path if path.startswith("/") or not work_dir else f"{work_dir.rstrip('/')}/{path}"
@@ -395,7 +426,7 @@ def gpus(total: Tres, requests: Iterable[tuple[Tres, int | None]]) -> int | None
     if total.gpus is not None:
         return total.gpus
     counts = [
-        None if times is None else request.gpus * times
+        None if times is None else min(request.gpus * times, MOST)
         for request, times in requests
         if request.gpus is not None
     ]

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["SUBMITTED", "Submission"]
+__all__ = ["LAST_JOB_ID", "SUBMITTED", "Submission"]
+
+LAST_JOB_ID = 0xFFFEFFFF
+"""The greatest id of a job. ``srun --no-allocate`` draws numbers beyond it, which slurmctld has no jobs for
+(MIN_NOALLOC_JOBID)."""
 
 SUBMITTED = re.compile(
     r"^(?:Submitted batch job (\d+)(?: on cluster (\S+))?|(\d+)(?:;(\S+))?)\n", re.MULTILINE

@@ -10,13 +10,55 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from .errors import SlurmFormatError
 
-__all__ = ["Separator", "dropped_fields", "rows", "scontrol_records"]
+__all__ = ["Separator", "Unread", "dropped_fields", "read_rows", "rows", "scontrol_records"]
 
 Row = dict[str, str]
+_Value = TypeVar("_Value")
+
+
+class Unread:
+    """Rows that could not be read and were left out: how many of each kind, and why one of them.
+
+    ``kinds`` counts by what a row is of: "job", "attempt", "node", "partition". ``example`` quotes what a user may
+    have written: mask it before it is logged.
+    """
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, int] = {}
+        self.example = ""
+
+    def add(self, kind: str, name: str, why: Exception) -> None:
+        """Count a row; the first of all is the example."""
+        self.kinds[kind] = self.kinds.get(kind, 0) + 1
+        if not self.example:
+            what, piece = (why.what, why.line) if isinstance(why, SlurmFormatError) else (repr(why), "")
+            self.example = f"{kind} {name[:80]}: {what}" + (f", not {piece[:200]!r}" if piece else "")
+
+
+def read_rows(
+    kind: str, found: Iterable[Row], key: str, read: Callable[[Row], _Value], unread: Unread
+) -> list[_Value]:
+    """Make values of rows, each by itself; a row that cannot be read is counted in ``unread`` and left out.
+
+    ``key`` is the column that names a row. Raises SlurmFormatError where there are rows and none can be read: that
+    is no answer.
+    """
+    values = []
+    fault: SlurmFormatError | None = None
+    for row in found:
+        try:
+            values.append(read(row))
+        except (SlurmFormatError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+            unread.add(kind, row.get(key, "?"), error)
+            fault = error if isinstance(error, SlurmFormatError) else SlurmFormatError(repr(error), repr(row))
+    if fault is not None and not values:
+        raise fault
+    return values
 
 
 class Separator:
@@ -71,12 +113,13 @@ def scontrol_records(output: str, first: str, free_text: Sequence[str]) -> Itera
     first: the last `` Extra=`` starts the extra, the last `` Comment=`` before that the comment... so that a text
     can only ever damage a text, never a fact. (A reason that holds `` Comment=`` on a node without comment is read
     as a reason and a comment.)
+
+    Raises SlurmFormatError where there is text and no record.
     """
-    for piece in re.split(rf"(?m)^(?={first}=)", output):
-        if not piece.strip():
-            continue
-        if not piece.startswith(f"{first}="):
-            raise SlurmFormatError(f"no {first}=", piece)
+    head, *pieces = re.split(rf"(?m)^(?={first}=)", output)
+    if head.strip() and not pieces:
+        raise SlurmFormatError(f"no {first}=", head)
+    for piece in pieces:
         texts, facts = _cut_texts(piece.strip(), free_text)
         found = list(_KEY.finditer(facts))
         ends = [match.start() for match in found[1:]] + [len(facts)]

@@ -54,6 +54,9 @@ class Counts:
             "gsub_unjoined_total", "Decisions whose job was not found: ambiguous, or no job came.", ["why"]
         )
         self.polls = registry.counter("gsub_polls_total", "Looks at Slurm, by how they ended.", ["result"])
+        self.unread = registry.counter(
+            "gsub_unread_rows_total", "Rows of Slurm's answers that were left out, by what they are of.", ["of"]
+        )
         self.reloads = registry.counter(
             "gsub_site_file_reads_total", "Times the site file was read, by how it ended.", ["result"]
         )

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -24,6 +24,7 @@ from slurm_plugins.client.errors import SlurmError, SlurmFormatError
 from slurm_plugins.client.protocol import SlurmClient
 from slurm_plugins.client.runner import Runner
 from slurm_plugins.client.states import NodeState
+from slurm_plugins.client.tables import Unread
 from slurm_plugins.client.values import Node, Partition
 from slurm_plugins.decide.inventory import Inventory, build
 from slurm_plugins.service.slurm_config import SlurmConfig, read_config
@@ -41,29 +42,36 @@ _AWAY = frozenset({NodeState.DOWN, NodeState.ERROR, NodeState.FUTURE, NodeState.
 
 @dataclass(frozen=True, slots=True)
 class Slurm:
-    """How Slurm is reached: the client, and who reads the configuration."""
+    """How Slurm is reached: the client, who reads the configuration, and what the client could not read."""
 
     client: SlurmClient
     config: Callable[[], SlurmConfig]
+    unread: Unread = field(default_factory=Unread)
 
     @classmethod
     def here(cls, env: Mapping[str, str]) -> Slurm:
         """Slurm's own commands, in `env`."""
-        runner = Runner(env, timeout=COMMAND_SECONDS)
-        return cls(CommandClient(env, timeout=COMMAND_SECONDS), lambda: read_config(runner))
+        runner, unread = Runner(env, timeout=COMMAND_SECONDS), Unread()
+        client = CommandClient(env, timeout=COMMAND_SECONDS, unread=unread)
+        return cls(client, lambda: read_config(runner), unread)
 
 
 def look(slurm: Slurm, site: Site, question: Question) -> Report:
     """Ask Slurm what there is, and what was submitted. Never raises SlurmError: the report tells."""
-    told = _cluster(slurm, site)
-    if question.jobs_since is None:
-        return told
+    told, unread = _cluster(slurm, site), slurm.unread
+    if question.jobs_since is not None:
+        told = _jobs(slurm, question, told)
+    return msgspec.structs.replace(told, unread=dict(unread.kinds), unread_example=unread.example)
+
+
+def _jobs(slurm: Slurm, question: Question, told: Report) -> Report:
+    """The report with the jobs that are asked for."""
     at = time.time()
     try:
         found = submissions(slurm.client.jobs(user=question.user)).values()
     except SlurmError as error:
         return msgspec.structs.replace(told, jobs_error=str(error))
-    since = question.jobs_since
+    since = question.jobs_since or 0.0
     jobs = tuple(job for job in found if job.submitted >= since)
     return msgspec.structs.replace(told, jobs_at=at, jobs=jobs)
 

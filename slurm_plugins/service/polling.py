@@ -21,6 +21,7 @@ from slurm_plugins.service.desk import Desk
 from slurm_plugins.service.lookout import Lookout
 from slurm_plugins.service.pending import PendingJoins
 from slurm_plugins.service.site_watch import Taken
+from slurm_plugins.service.unread import note_unread
 from slurm_plugins.service.wire import Question, Report
 from slurm_plugins.service.within import is_set_within
 
@@ -73,6 +74,7 @@ class Polling:
         self.answered: float | None = None
         """When the look began that the inventory is from, on the monotonic clock."""
         self._gpus: dict[str, int] = {}
+        self._whole = False
 
     def look_now(self) -> None:
         """Have the next look follow at once."""
@@ -86,11 +88,15 @@ class Polling:
     @property
     def gpus(self) -> Mapping[str, int] | None:
         """How many GPUs are in each state; None where that was not seen lately."""
-        return self._gpus if self.fresh else None
+        return self._gpus if self._young else None
 
     @property
     def fresh(self) -> bool:
-        """Whether the inventory is new enough to say that something is not there."""
+        """Whether the inventory is new and whole enough to say that something is not there."""
+        return self._young and self._whole
+
+    @property
+    def _young(self) -> bool:
         return self.age is not None and self.age <= _STALE * self._every
 
     async def run(self) -> None:
@@ -141,9 +147,11 @@ class Polling:
         self._troubles.say(
             "looking at jobs failed", report.jobs_error if report.jobs_error != report.error else ""
         )
+        note_unread(self._troubles, self._counts.unread, report.unread, report.unread_example)
         if report.inventory is None:
             self._counts.polls.add("failed")
             return
+        self._whole = not report.unread.keys() & {"node", "partition"}
         self._counts.polls.add("ok")
         self._slurm_uid(report.slurm_uid)
         # A site file taken meanwhile stays: its policy counts at once, what it declares of nodes from the next look on

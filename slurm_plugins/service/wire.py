@@ -41,7 +41,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What was seen. `error` and `jobs_error` are sentences: what they stand for is not known, not empty.
 
     `trouble` is something for the site's people that leaves the rest as it is (a topology that cannot be read).
-    `gpus` is how many there are in each state (`look.gpus_by_state`).
+    `gpus` is how many there are in each state (`look.gpus_by_state`). `unread` counts rows that could not be read and
+    were left out (`client.tables.Unread`), of which `unread_example` is one.
     """
 
     inventory: Inventory | None = None
@@ -53,6 +54,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     jobs_at: float = 0.0
     jobs: tuple[Submission, ...] | None = None
     jobs_error: str = ""
+    unread: dict[str, int] = msgspec.field(default_factory=dict)
+    unread_example: str = ""
 
 
 def encode_question(question: Question) -> bytes:
@@ -79,6 +82,8 @@ class _Wire(msgspec.Struct, frozen=True, kw_only=True):
     jobs_error: str
     has_jobs: bool
     gpus: dict[str, int]
+    unread: dict[str, int]
+    unread_example: str
 
 
 def encode_report(report: Report) -> bytes:
@@ -124,7 +129,17 @@ def decode_report(data: bytes) -> Report:
 
 _PART: Final = 200
 _JOBS: Final = msgspec.json.Decoder(tuple[Submission, ...])
-_PLAIN = ("facts", "gpus", "slurm_uid", "error", "trouble", "jobs_at", "jobs_error")
+_PLAIN = (
+    "facts",
+    "gpus",
+    "slurm_uid",
+    "error",
+    "trouble",
+    "jobs_at",
+    "jobs_error",
+    "unread",
+    "unread_example",
+)
 
 
 def _public(value: Pool | Kind | Topology) -> dict[str, Any]:

@@ -20,9 +20,10 @@ from profiler.records import JobRef
 from profiler.store.facts import JobFacts
 from site_configs.site import parse_site
 from slurm_plugins.client.commands import CommandClient
-from slurm_plugins.client.errors import SlurmError
+from slurm_plugins.client.errors import SlurmError, SlurmUnreachable
 from slurm_plugins.client.protocol import SlurmClient
 from slurm_plugins.client.states import JobState
+from slurm_plugins.client.tables import Unread
 from slurm_plugins.client.values import Job, Node
 from slurm_plugins.decide.free import Causes, wants_nodes
 from slurm_plugins.service.keeper.again_look import is_stranger, waited_for
@@ -60,7 +61,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     `waiting` are the jobs that wait for others, by the job that each waits for, as its dependency names it.
     `queue` is what runs and waits in sum; `pending` is what waits, None where that is not known.
 
-    `error` and `accounting_error` are sentences: what they stand for is not known, not empty.
+    `error` and `accounting_error` are sentences: what they stand for is not known, not empty. `unread` counts rows that
+    could not be read and were left out (`client.tables.Unread`), of which `unread_example` is one.
     """
 
     at: float
@@ -71,10 +73,14 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     pending: tuple[Pending, ...] | None = None
     error: str = ""
     accounting_error: str = ""
+    unread: Mapping[str, int] = {}
+    unread_example: str = ""
 
 
-def ask(client: SlurmClient, cluster: str, wanted: Sequence[JobRef], now: float) -> Seen:
-    """Look once. Never raises SlurmError."""
+def ask(
+    client: SlurmClient, cluster: str, wanted: Sequence[JobRef], now: float, unread: Unread | None = None
+) -> Seen:
+    """Look once. Never raises SlurmError. `unread` is what the client counts rows in that it cannot read."""
     error = accounting_error = ""
     facts: list[JobFacts] = []
     runs = None
@@ -95,15 +101,17 @@ def ask(client: SlurmClient, cluster: str, wanted: Sequence[JobRef], now: float)
                 facts.append(of_job(job, cluster, now))
                 rest.discard(ref)
     ids = sorted({ref.job_id for ref in rest})
-    try:
-        for first in range(0, len(ids), _AT_ONCE):
-            part = ids[first : first + _AT_ONCE]
-            asked = set(part)
+    for first in range(0, len(ids), _AT_ONCE):
+        part = ids[first : first + _AT_ONCE]
+        asked = set(part)
+        try:
             # a heterogeneous job's or an array's other parts come along
             rows = (row for row in client.accounting(ids=part) if row.id in asked)
             facts += [of_accounting(row, cluster) for row in rows]
-    except SlurmError as raised:
-        accounting_error = str(raised)
+        except SlurmError as raised:
+            accounting_error = str(raised)
+            if isinstance(raised, SlurmUnreachable):
+                break  # each of the others would wait as long
     return Seen(
         at=now,
         running=runs,
@@ -113,6 +121,8 @@ def ask(client: SlurmClient, cluster: str, wanted: Sequence[JobRef], now: float)
         pending=pending,
         error=error,
         accounting_error=accounting_error,
+        unread=dict(unread.kinds) if unread else {},
+        unread_example=unread.example if unread else "",
     )
 
 
@@ -160,8 +170,9 @@ def main() -> int:
     question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
     die_with(question.parent)
     site = parse_site(question.site, question.site_path)
-    client = CommandClient(slurm_environment(os.environ, site), timeout=COMMAND_SECONDS)
-    seen = ask(client, site.cluster, question.wanted, time.time())
+    unread = Unread()
+    client = CommandClient(slurm_environment(os.environ, site), timeout=COMMAND_SECONDS, unread=unread)
+    seen = ask(client, site.cluster, question.wanted, time.time(), unread)
     sys.stdout.buffer.write(msgspec.json.encode(seen))
     sys.stdout.buffer.flush()
     return 0

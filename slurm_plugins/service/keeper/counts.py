@@ -43,6 +43,11 @@ class Counts:
         self.looks = registry.counter(
             "gsub_enrich_looks_total", "Looks at Slurm for its word on jobs, by how they ended.", ["result"]
         )
+        self.unread = registry.counter(
+            "gsub_keeper_unread_rows_total",
+            "Rows of Slurm's answers that were left out, by what they are of.",
+            ["of"],
+        )
         self.enriched = registry.counter("gsub_enriched_total", "Attempts at jobs that Slurm told of.")
         self.verdicts = registry.counter(
             "gsub_verdicts_total", "Verdicts on attempts, new or with another reason, by reason.", ["reason"]

@@ -16,6 +16,7 @@ import msgspec
 from profiler.logs import Troubles, one_line
 from profiler.store.errors import StoreError
 from profiler.store.facts import JobFacts, Wanted
+from prolog_epilog.failures.mask import mask
 from slurm_plugins.service.child import ChildError, ask_child
 from slurm_plugins.service.keeper.ask import Question, Seen
 from slurm_plugins.service.keeper.collect import Running
@@ -25,6 +26,7 @@ from slurm_plugins.service.keeper.refusal import RefusedError
 from slurm_plugins.service.keeper.storing import Storing
 from slurm_plugins.service.keeper.waits import Waits
 from slurm_plugins.service.site_watch import Taken
+from slurm_plugins.service.unread import note_unread
 from slurm_plugins.service.within import is_set_within
 
 __all__ = ["ChildSlurm", "Enrichment", "Slurm"]
@@ -170,6 +172,7 @@ class Enrichment:
         self._troubles.say(
             "Slurm's accounting does not answer, jobs are known by scontrol alone", seen.accounting_error
         )
+        note_unread(self._troubles, self._counts.unread, seen.unread, seen.unread_example)
         self._counts.looks.add("failed" if seen.error else "ok")
         if self._silent and not seen.error:
             self.soon()
@@ -191,7 +194,20 @@ class Enrichment:
 
     async def _tell(self, facts: Sequence[JobFacts], at: float) -> None:
         store, waits = self._storing.store, self._waits.known
-        told = await self._storing.write("enrich", lambda: store.enrich(facts, at, waits))
+        try:
+            told = await self._storing.write("enrich", lambda: store.enrich(facts, at, waits))
+        except StoreError as error:
+            if error.kind != "refused":
+                raise
+            jobs = _by_job(facts)
+            if len(jobs) == 1:
+                why = f"job {facts[0].job_id}: {error.why or error.what}"
+                self._troubles.say("what Slurm says of a job cannot be kept", mask(one_line(why)))
+                return
+            # One of them is what the store cannot hold: each job for itself
+            for several in jobs:
+                await self._tell(several, at)
+            return
         self._counts.enriched.add(by=told)
         self._told(facts)
 
@@ -199,10 +215,15 @@ class Enrichment:
 def _parts(facts: Sequence[JobFacts]) -> Iterator[list[JobFacts]]:
     """Facts a transaction at a time, those of one job together: which attempt each is of shows between them."""
     part: list[JobFacts] = []
-    for _, several in groupby(sorted(facts, key=lambda one: one.job_id), key=lambda one: one.job_id):
+    for several in _by_job(facts):
         part += several
         if len(part) >= _PART:
             yield part
             part = []
     if part:
         yield part
+
+
+def _by_job(facts: Sequence[JobFacts]) -> list[list[JobFacts]]:
+    ordered = sorted(facts, key=lambda one: one.job_id)
+    return [list(several) for _, several in groupby(ordered, key=lambda one: one.job_id)]
