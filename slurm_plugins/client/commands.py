@@ -138,15 +138,11 @@ class CommandClient:
         if fields.squeue_short and found:
             # Values that only -o has: a second look. A job that came or went between the two has them unknown.
             short = {"id": "%A", **fields.squeue_short}
-            more = {
-                row["id"]: row for row in self._squeue_table(short, selection, option="-o")
-            }
+            more = {row["id"]: row for row in self._squeue_table(short, selection, option="-o")}
             found = [{**more.get(row["id"], {}), **row} for row in found]
         return _in_order(self._read("job", found, "id", decode.job))
 
-    def _squeue_table(
-        self, fields: Mapping[str, str], selection: Sequence[str], *, option: str
-    ) -> list[Row]:
+    def _squeue_table(self, fields: Mapping[str, str], selection: Sequence[str], *, option: str) -> list[Row]:
         from .tables import Separator, dropped_fields, rows
 
         separator = Separator()

@@ -99,7 +99,8 @@ def job_id(value: str) -> int:
     return number
 
 
-_SHIFT = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50}
+# "?" is what Slurm prints where its own letters end (convert_num_unit): --mem=9223372036854775807M is "8?"
+_SHIFT = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50, "E": 60, "?": 60}
 
 
 def memory(value: str, unit: str = "M") -> int | None:
@@ -110,7 +111,7 @@ def memory(value: str, unit: str = "M") -> int | None:
     """
     if value in _NOTHING or value in ("UNLIMITED", "INFINITE"):
         return None
-    found = re.fullmatch(r"([0-9]{1,20})(?:\.([0-9]{1,20}))?([KMGTP]?)[Bb]?[nc]?", value)
+    found = re.fullmatch(r"([0-9]{1,20})(?:\.([0-9]{1,20}))?([KMGTPE?]?)[Bb]?[nc]?", value)
     if not found:
         raise SlurmFormatError("an amount of memory was expected", value)
     if int(found[1]) in _NO_NUMBER[64]:
@@ -140,9 +141,7 @@ def time(value: str) -> datetime | None:
 
 _YEAR_9999 = 253402300799
 
-_DURATION = re.compile(
-    "(?:([0-9]{1,10})-)?([0-9]{1,10})(?::([0-9]{1,10}))?(?::([0-9]{1,10}))?(?:[.][0-9]+)?"
-)
+_DURATION = re.compile("(?:([0-9]{1,10})-)?([0-9]{1,10})(?::([0-9]{1,10}))?(?::([0-9]{1,10}))?(?:[.][0-9]+)?")
 
 
 def duration(value: str) -> int | None:
@@ -332,8 +331,8 @@ def task_numbers(pending: str | None) -> tuple[int, ...]:
 _TRES_ITEM = re.compile(
     # name, types behind "/" or ":" (never only digits, else it is the count), count, unit, trailing "(S:0-1)" or
     # "(IDX:0)"
-    r"(?P<name>[A-Za-z_][\w.-]*(?:[/:](?!\d+(?:\.\d+)?[KMGTP]?(?:\(|$))[\w.-]+)*)"
-    r"(?:[=:](?P<count>\d+(?:\.\d+)?)(?P<unit>[KMGTP]?))?(?:\((?P<note>[^)]*)\))?"
+    r"(?P<name>[A-Za-z_][\w.-]*(?:[/:](?!\d+(?:\.\d+)?[KMGTPE?]?(?:\(|$))[\w.-]+)*)"
+    r"(?:[=:](?P<count>\d+(?:\.\d+)?)(?P<unit>[KMGTPE?]?))?(?:\((?P<note>[^)]*)\))?"
 )
 _TRES_PREFIXES = ("gres/", "license/", "bb/", "fs/", "ic/", "topology/")
 _TRES_PLAIN = frozenset({"cpu", "mem", "node", "billing", "energy", "vmem", "pages"})
@@ -411,7 +410,11 @@ def expand_path(
         if known is None:
             return found[0]
         # sbatch(1): "%4j"; at most 10 digits, numbers only
-        return str(known).zfill(int(width or 0) if len(width) < 2 else 10) if str(known).isdecimal() else str(known)
+        return (
+            str(known).zfill(int(width or 0) if len(width) < 2 else 10)
+            if str(known).isdecimal()
+            else str(known)
+        )
 
     path = pattern.replace("\\", "") if "\\" in pattern else _PATH_FIELD.sub(field, pattern)
     return path if path.startswith("/") or not work_dir else f"{work_dir.rstrip('/')}/{path}"

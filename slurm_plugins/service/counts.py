@@ -55,7 +55,9 @@ class Counts:
         )
         self.polls = registry.counter("gsub_polls_total", "Looks at Slurm, by how they ended.", ["result"])
         self.unread = registry.counter(
-            "gsub_unread_rows_total", "Rows of Slurm's answers that were left out, by what they are of.", ["of"]
+            "gsub_unread_rows_total",
+            "Rows of Slurm's answers that were left out, by what they are of.",
+            ["of"],
         )
         self.reloads = registry.counter(
             "gsub_site_file_reads_total", "Times the site file was read, by how it ended.", ["result"]

@@ -91,6 +91,8 @@ def test_what_does_not_fit_is_left_out_and_not_cut() -> None:
         ("prolog.0.0.99", hook_bytes("prolog"), "no job"),
         ("prolog.7.0.99", hook_bytes("prolog", SLURM_JOB_ID="99999999999"), "no job"),
         ("prolog.7.0.99", hook_bytes("prolog", SLURM_JOB_ID="7 8"), "no job"),
+        # srun --no-allocate draws its own number, which slurmctld has no job for
+        pytest.param("prolog.4294952826.0.99", hook_bytes("prolog"), "no job", marks=pytest.mark.case("T2")),
     ],
 )
 def test_what_cannot_be_understood_says_why(name: str, data: bytes, why: str) -> None:

@@ -43,6 +43,7 @@ def test_step_daemons_show_by_their_open_sockets(tmp_path: Path, sockets: list[s
     names = [
         "n1_7.0",
         "n1_7.4294967291",
+        "n1_4294952826.0",
         "n1_8.4294967292.3",
         "n12_9.0",
         "xn1_10.0",

@@ -7,13 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from profiler import records
 from slurm_plugins.client import decode, parse
 from slurm_plugins.client.errors import SlurmFormatError
 from slurm_plugins.client.resources import Hosts, Tres
 from slurm_plugins.client.states import ExitStatus, JobFlag, JobState, NodeState
+from slurm_plugins.client.submission import LAST_JOB_ID
 from slurm_plugins.client.values import AccountingRecord
 
 G = 1 << 30
+FAR = pytest.mark.case("A2")
+WIDTH = pytest.mark.case("S1")
 
 
 @pytest.mark.parametrize(
@@ -82,6 +86,11 @@ def test_time_limit(text, seconds):
         ("", None),
         ("0", None),
         ("4294967294", None),
+        pytest.param("253402300799", datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone.utc), marks=FAR),
+        pytest.param("253402300800", None, marks=FAR),
+        pytest.param("604801795311497", None, marks=FAR),
+        pytest.param("-9223372036854775808", None, marks=FAR),
+        pytest.param("9" * 5000, None, marks=FAR),
     ],
 )
 def test_time(text, expected):
@@ -117,6 +126,12 @@ def test_times_are_aware_and_exact(seconds):
         ("UNLIMITED", None),
         ("(null)", None),
         ("N/A", None),
+        ("65534", 65534 << 20),
+        pytest.param("4294967294", 4294967294 << 20, marks=WIDTH),
+        pytest.param("18446744073709551614", None, marks=WIDTH),
+        # no store and no JSON holds more
+        pytest.param("8?", 2**63 - 1, marks=FAR),
+        pytest.param("9223372036854775807M", 2**63 - 1, marks=FAR),
     ],
 )
 def test_memory(text, expected):
@@ -137,7 +152,9 @@ def test_memory_refuses(text):
         ("1-3", 1),
         ("2K", 2048),
         ("4294967294", None),
-        ("65534", None),
+        pytest.param("65534", 65534, marks=WIDTH),
+        pytest.param("65535", 65535, marks=WIDTH),
+        ("18446744073709551614", None),
         ("UNLIMITED", None),
         ("*", None),
         ("N/A", None),
@@ -146,6 +163,50 @@ def test_memory_refuses(text):
 )
 def test_count(text, expected):
     assert parse.count(text) == expected
+
+
+@WIDTH
+@pytest.mark.parametrize("wide", [16, 32, 64])
+@pytest.mark.parametrize("bits", [16, 32, 64])
+@pytest.mark.parametrize("below", [1, 2, 3])
+def test_a_sentinel_belongs_to_a_field_of_its_width(bits, wide, below):
+    number = (1 << wide) - below
+    assert parse.count(str(number), bits) == (None if wide >= bits and below < 3 else number)
+
+
+@WIDTH
+@pytest.mark.parametrize(
+    "number", [1, 65533, 65534, 65535, 65536, 67043328, (63 << 26) + 1, LAST_JOB_ID], ids=hex
+)
+def test_an_id_has_no_sentinel(number):
+    assert parse.job_id(str(number)) == number
+
+
+@pytest.mark.case("T2")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0",
+        "-1",
+        "4294901760",
+        "4294952826",
+        "4294967294",
+        "4294967295",
+        "4294967296",
+        "9" * 5000,
+        "1_2",
+        "",
+        "N/A",
+    ],
+)
+def test_what_is_no_id_of_a_job(text):
+    with pytest.raises(SlurmFormatError):
+        parse.job_id(text)
+
+
+@pytest.mark.case("T2")
+def test_nodes_and_the_client_agree_on_the_last_id():
+    assert records.LAST_JOB_ID == LAST_JOB_ID
 
 
 @pytest.mark.parametrize(
@@ -163,6 +224,13 @@ def test_count(text, expected):
         ("35072", ExitStatus(137)),
         ("(null)", ExitStatus()),
         ("", ExitStatus()),
+        # the code counts only where no signal ended it, as in scontrol and sacct
+        pytest.param("4021", ExitStatus(0, 53), marks=pytest.mark.case("P10")),
+        pytest.param("139", ExitStatus(0, 11), marks=pytest.mark.case("P10")),
+        pytest.param("-2", ExitStatus(), marks=pytest.mark.case("P10")),
+        pytest.param("4294967294", ExitStatus(), marks=pytest.mark.case("P10")),
+        pytest.param("4294967294:0", ExitStatus(), marks=pytest.mark.case("P10")),
+        pytest.param("65280", ExitStatus(255), marks=WIDTH),
     ],
 )
 def test_exit_status(text, expected):
@@ -214,6 +282,10 @@ def test_both_forms_of_an_exit_status_agree(code, signal):
         ("gres/shard:a100=4", {"gres/shard:a100": 4}),
         ("bandwidth:lustre:4G", {"gres/bandwidth:lustre": 4 * G}),
         ("cpu=1,mem=100", {"cpu": 1, "mem": 100 << 20}),
+        pytest.param("cpu=65534,node=65535", {"cpu": 65534, "node": 65535}, marks=WIDTH),
+        pytest.param("cpu=1,mem=8?,node=1", {"cpu": 1, "mem": 2**63 - 1, "node": 1}, marks=FAR),
+        pytest.param("gres/gpu:18446744073709551613", {"gres/gpu": 2**63 - 1}, marks=FAR),
+        pytest.param("cpu=1,mem=18446744073709551614", {"cpu": 1}, marks=WIDTH),
         ("(null)", {}),
         ("N/A", {}),
         ("", {}),
@@ -343,6 +415,8 @@ def test_node_state(text, state, flags):
         ("N/A", None, None),
         ("", None, None),
         ("4294967294", None, None),
+        pytest.param("65534", 65534, None, marks=WIDTH),
+        pytest.param("65535", 65535, None, marks=WIDTH),
     ],
 )
 def test_array_task(text, number, pending):
@@ -407,11 +481,16 @@ def test_no_word_makes_a_state_fail(text):
     parse.array_task(text)
 
 
-@given(st.text(max_size=30))
+@pytest.mark.case("A2", "S1")
+@given(st.text(max_size=30) | st.integers().map(str) | st.sampled_from(["9" * 5000, "²", "1-" * 5000]))
 def test_what_is_not_understood_is_said_to_be_so(text):
     for read in (parse.tres, parse.memory, parse.count, parse.duration, parse.exit_status, parse.time):
         with contextlib.suppress(SlurmFormatError):
             read(text)
+    for read in (parse.job_state, parse.array_task, parse.task_numbers, parse.requested):
+        read(text)
+    parse.job_state(f"CANCELLED by {text}")
+    parse.expand_path(f"%{text}j", {"j": 1}, None)
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,18 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
+import msgspec
 import pytest
 
 from profiler.records import JobRef
 from profiler.store.facts import JobFacts
 from site_configs.site import Site
-from slurm_plugins.client.errors import SlurmUnreachable
+from slurm_plugins.client.commands import CommandClient
+from slurm_plugins.client.errors import SlurmRefused, SlurmUnreachable
 from slurm_plugins.client.protocol import JobId
 from slurm_plugins.client.resources import Hosts, Tres
 from slurm_plugins.client.states import ExitStatus, JobFlag, JobState
+from slurm_plugins.client.tables import Unread
 from slurm_plugins.client.values import AccountingRecord, Job
 from slurm_plugins.service.keeper import enrich as enriching
 from slurm_plugins.service.keeper.ask import Question, Seen, ask
@@ -27,6 +30,7 @@ from slurm_plugins.service.site_watch import Taken
 from slurm_plugins.service.within import is_set_within
 from tests.unit.profiler.store.records import T0, ended, started, usage
 from tests.unit.slurm_plugins.client.fake import FakeClient
+from tests.unit.slurm_plugins.client.slurm_rows import Answers, attempt, job
 from tests.unit.slurm_plugins.keeper.door import ADA, OPERATOR, PATIENCE, Door
 from tests.unit.slurm_plugins.keeper.fakes import FakeSlurm
 
@@ -172,6 +176,39 @@ def test_many_are_asked_for_a_part_at_a_time():
     assert [len(part) for part in client.asked_for] == [400, 400, 200]
 
 
+@pytest.mark.case("T2", "S1")
+def test_one_part_that_is_refused_does_not_lose_the_others():
+    class Picky(Both):
+        def accounting(
+            self, *, ids: Iterable[JobId] | None = None, **more: Any
+        ) -> tuple[AccountingRecord, ...]:
+            asked = list(map(int, ids or ()))
+            if 3 in asked:
+                raise SlurmRefused("sacct", "no")
+            return super().accounting(ids=asked, **more)
+
+    client = Picky([a_job(1)], [a_row(3), a_row(900)])
+    seen = ask(client, "lab", [JobRef(number) for number in range(2, 1002)], T0)
+    assert [one.job_id for one in seen.facts] == [900] and seen.accounting_error == "no"
+    client.down = {"slurmdbd"}
+    client.asked_for.clear()
+    ask(client, "lab", [JobRef(number) for number in range(2, 1002)], T0)
+    assert len(client.asked_for) <= 1, "each would wait for a daemon that is silent"
+
+
+@pytest.mark.case("A2", "S1", "T2")
+def test_odd_rows_and_ids_cost_themselves_alone():
+    jobs = [job(65534), job(2, eligible="604801795311497"), job(3, tres="mem=lots"), job(4, tres="mem=8?")]
+    attempts = [attempt(65535), attempt(6, end="soon"), attempt(7, end="604801795311497")]
+    unread = Unread()
+    client = CommandClient({}, run=Answers(jobs=jobs, attempts=attempts), unread=unread)
+    wanted = [JobRef(number) for number in (65534, 2, 3, 4, 65535, 6, 7, 4294952826)]
+    seen = msgspec.json.decode(msgspec.json.encode(ask(client, "lab", wanted, T0, unread)), type=Seen)
+    assert [one.job_id for one in seen.facts] == [2, 4, 65534, 7, 65535]
+    assert seen.running == {} and not seen.error and not seen.accounting_error
+    assert seen.unread == {"job": 1, "attempt": 1}
+
+
 @pytest.mark.parametrize("down", [{"slurmctld"}, {"slurmdbd"}, {"slurmctld", "slurmdbd"}])
 def test_what_is_down_is_told_and_the_other_is_asked(down: set[str]):
     client = Both([a_job(1)], [a_row(3)])
@@ -260,6 +297,34 @@ def test_an_old_look_says_nothing_of_the_present(door: Door, monkeypatch: pytest
     later = time.monotonic() + 1000
     monkeypatch.setattr(time, "monotonic", lambda: later)
     assert one.running() is None
+
+
+@pytest.mark.case("A2")
+def test_a_fact_that_the_store_cannot_hold_does_not_lose_the_others(
+    both: Door, caplog: pytest.LogCaptureFixture
+):
+    asyncio.run(both.bring(*(started(number, uid=ADA) for number in (1, 2, 3))))
+    facts = tuple(of_job(a_job(number), "lab", T0) for number in (1, 2, 3))
+    facts = (facts[0], replace(facts[1], memory_asked_bytes=1 << 64), facts[2])
+    one = enrichment(both, FakeSlurm(lambda _: Seen(at=5.0, facts=facts)))
+    for _ in range(2):
+        asyncio.run(one.once())
+    states = [
+        asyncio.run(both.ask(ADA, "GET", f"/v1/jobs/{number}")).json.get("state") for number in (1, 2, 3)
+    ]
+    assert states == ["RUNNING", None, "RUNNING"]
+    assert caplog.text.count("what Slurm says of a job cannot be kept: job 2: ") == 1
+
+
+@pytest.mark.case("A2")
+def test_rows_that_were_left_out_are_counted(door: Door, caplog: pytest.LogCaptureFixture):
+    one = enrichment(
+        door, FakeSlurm(lambda _: Seen(at=5.0, unread={"attempt": 3}, unread_example="attempt 7: x"))
+    )
+    for _ in range(2):
+        asyncio.run(one.once())
+    assert door.counts.unread.value("attempt") == 6
+    assert caplog.text.count("attempt 7: x (and 2 more)") == 1
 
 
 def test_many_facts_are_written_a_part_at_a_time(door: Door, monkeypatch: pytest.MonkeyPatch):

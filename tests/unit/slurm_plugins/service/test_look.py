@@ -10,10 +10,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from site_configs.site import Site, parse_site
+from slurm_plugins.client.commands import CommandClient
 from slurm_plugins.client.errors import SlurmFormatError
+from slurm_plugins.client.tables import Unread
 from slurm_plugins.client.values import Hosts, Job, JobState, Node, NodeState, Partition, Tres
 from slurm_plugins.decide.context import Context, SlurmFacts
 from slurm_plugins.decide.inventory import EMPTY, Inventory, Pool
@@ -27,6 +30,7 @@ from slurm_plugins.service.site_watch import Taken
 from slurm_plugins.service.slurm_config import SlurmConfig, parse_config, slurm_user_of_file
 from slurm_plugins.service.wire import Question, Report, decode_report, encode_report
 from tests.unit.slurm_plugins.client.fake import FakeClient
+from tests.unit.slurm_plugins.client.slurm_rows import Answers, job, node
 from tests.unit.slurm_plugins.service.serving import PATIENCE, FakeLookout
 from tests.waiting import wait_until
 
@@ -326,6 +330,41 @@ def test_a_failed_look_leaves_what_was_known() -> None:
     polling, desk, counts = polled(Scripted(good(), Report(error="silent")), 3)
     assert desk.context.inventory.pools["gpu"].nodes == 8 and desk.context.slurm.release == (24, 11)
     assert counts.polls.value("failed") >= 2 and polling.age is not None
+
+
+@pytest.mark.case("A2")
+def test_rows_that_were_left_out_are_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    seen = msgspec.structs.replace(good(), unread={"job": 2}, unread_example="job 7: password=hunter2")
+    polling, _, counts = polled(Scripted(seen), 3)
+    assert counts.unread.value("job") >= 6
+    assert caplog.text.count("job 7: password=**** (and 1 more)") == 1
+    assert polling.fresh
+
+
+@pytest.mark.case("A2")
+@pytest.mark.parametrize("kind", ["node", "partition"])
+def test_no_job_is_refused_by_an_inventory_that_lacks_a_row(kind: str) -> None:
+    seen = msgspec.structs.replace(good(), unread={kind: 1}, unread_example="x")
+    polling, _, _ = polled(Scripted(seen), 1, every=60.0)
+    assert not polling.fresh and polling.gpus is not None
+
+
+@pytest.mark.case("A2", "S1")
+def test_one_bad_row_leaves_the_others_their_jobs_and_nodes() -> None:
+    rows = (job(65534), job(8, eligible="604801795311497"), job(9, tres="mem=lots"), job(10))
+    asks = [{**row, "tres_per_node": "gres/gpu:1"} for row in rows]
+    answers, unread = Answers(jobs=asks, nodes=[node("n1"), node("n2", CfgTRES="?")]), Unread()
+
+    class Client(CommandClient):
+        def partitions(self) -> tuple[Partition, ...]:
+            return FakeClient().partitions()
+
+    question = Question(site="", site_path="", jobs_since=0)
+    slurm = Slurm(Client({}, run=answers, unread=unread), config, unread)
+    seen = decode_report(encode_report(look(slurm, Site(cluster="c"), question)))
+    assert seen.jobs is not None and [one.id for one in seen.jobs] == [8, 10, 65534]
+    assert seen.inventory is not None and not seen.error and not seen.jobs_error
+    assert seen.unread == {"job": 1, "node": 1} and seen.unread_example
 
 
 def test_a_fault_of_our_own_does_not_end_the_looking(monkeypatch: pytest.MonkeyPatch) -> None:
