@@ -39,6 +39,7 @@ _INVALID_ID = ("Invalid job id", "Invalid job array", "Bad job array", "Bad job/
 # Where free text stands at the end of a node's record, in this order (slurm_sprint_node_table in node_info.c)
 _NODE_TEXTS = ("Reason", "Comment", "Extra")
 _DAY = 86400
+_AT_ONCE = 4000  # a word of a command line has 128 KiB
 
 
 class CommandClient:
@@ -80,12 +81,18 @@ class CommandClient:
 
     def jobs(self, *, ids: Iterable[JobId] | None = None, user: str | None = None) -> tuple[Job, ...]:
         """See `SlurmClient.jobs`."""
+        from . import decode
+
         of_user = [] if user is None else [f"--user={user}"]
-        if ids is None:
-            return self._squeue(of_user)
+
+        def of(wanted: Sequence[str]) -> tuple[Job, ...]:
+            return self._squeue([f"--jobs={','.join(wanted)}", *of_user])
+
         # squeue fails when it is asked about one id that is gone, and leaves it out when it is asked about two
-        found = self._of_ids(ids, lambda wanted: self._squeue([f"--jobs={','.join(wanted)}", *of_user]))
-        return _in_order(found)
+        asked = () if ids is None else tuple(ids)
+        found = self._squeue(of_user) if ids is None else self._of_ids(asked, of)
+        folded = decode.folded_tasks(found, asked)[:_AT_ONCE]
+        return _in_order(decode.unfold(found, self._of_ids(folded, of)) if folded else found)
 
     def job(self, job_id: JobId) -> Job:
         """See `SlurmClient.job`."""
@@ -97,7 +104,7 @@ class CommandClient:
         if not found:
             raise SlurmFormatError(f"squeue neither knows job {wanted} nor says that there is none", "")
         exact = [job for job in found if wanted in (job.shown_id, str(job.id))]
-        return (exact or found)[0]
+        return (exact or _in_order(found))[0]
 
     def _of_ids(
         self, ids: Iterable[JobId], ask: Callable[[Sequence[str]], tuple[_Value, ...]]
@@ -140,7 +147,7 @@ class CommandClient:
             short = {"id": "%A", **fields.squeue_short}
             more = {row["id"]: row for row in self._squeue_table(short, selection, option="-o")}
             found = [{**more.get(row["id"], {}), **row} for row in found]
-        return _in_order(self._read("job", found, "id", decode.job))
+        return self._read("job", found, "id", decode.job)
 
     def _squeue_table(self, fields: Mapping[str, str], selection: Sequence[str], *, option: str) -> list[Row]:
         from .tables import Separator, dropped_fields, rows
@@ -148,9 +155,8 @@ class CommandClient:
         separator = Separator()
         names = tuple(fields.values())
         layout = separator.long_format(names) if option == "-O" else separator.short_format(names)
-        # --array-unique: else a task that waits to run again is counted among those that never ran [22.05, 24.11]
-        argv = ["squeue", "--noheader", "--noconvert", "--all", "--array-unique", "--states=all"]
-        done = check(self._runner.read([*argv, *selection, option, layout]))
+        argv = ["squeue", "--noheader", "--noconvert", "--all", "--states=all", *selection, option, layout]
+        done = check(self._runner.read(argv))
         dropped = dropped_fields(done.stderr)
         columns = [ours for ours, theirs in fields.items() if theirs not in dropped]
         return list(rows(done.stdout, separator, columns))

@@ -5,7 +5,7 @@ release.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
@@ -13,6 +13,7 @@ from typing import Any
 
 from . import parse
 from .errors import SlurmFormatError
+from .protocol import JobId
 from .resources import Hosts, Tres
 from .states import JobState
 from .values import AccountingRecord, Job, StartEstimate
@@ -22,11 +23,13 @@ __all__ = [
     "accounting_record",
     "count_attempts",
     "exclusive",
+    "folded_tasks",
     "job",
     "last_attempts",
     "requested_gpus",
     "start_estimate",
     "started",
+    "unfold",
 ]
 
 Row = Mapping[str, str]
@@ -126,6 +129,51 @@ def job(row: Row) -> Job:
         # sbatch(1): without --error both streams go to the same file
         stderr=output(get("stderr", "")) if batch is not False and _said(row, "stderr") else stdout,
     )
+
+
+def folded_tasks(jobs: Iterable[Job], asked: Iterable[JobId] = ()) -> tuple[str, ...]:
+    """Name tasks that may wait to run *again*, which squeue counts among those of their array that never ran.
+
+    slurmctld starts an array's tasks in order of their numbers: one that waits below one that has started was started
+    before. So may be what was ``asked`` for by its id and is not there beside a waiting array. squeue 22.05 can be
+    told to show them by themselves, later ones cannot [measured, 24.11 and 26.05].
+    """
+    jobs = tuple(jobs)
+    waiting = [job for job in jobs if job.array_tasks is not None]
+    if not waiting:
+        return ()
+    last: dict[int | None, int] = {}
+    for job in jobs:
+        if job.array_task_id is not None and job.state is not JobState.PENDING and job.start is not None:
+            last[job.array_job_id] = max(job.array_task_id, last.get(job.array_job_id, 0))
+    below = [
+        f"{job.array_job_id}_{number}"
+        for job in waiting
+        if job.array_job_id in last
+        for number in parse.task_numbers(job.array_tasks)
+        if number < last[job.array_job_id]
+    ]
+    shown = {str(job.id) for job in jobs} | {job.shown_id for job in jobs}
+    return tuple(dict.fromkeys([*below, *(str(one) for one in asked if str(one) not in shown)]))
+
+
+def unfold(jobs: Iterable[Job], tasks: Iterable[Job]) -> tuple[Job, ...]:
+    """Add tasks that have records of their own to ``jobs``, and take them out of what their arrays have left."""
+    jobs = tuple(jobs)
+    known = {job.id for job in jobs}
+    new = [job for job in tasks if job.id not in known and job.array_task_id is not None]
+    apart: dict[int | None, set[int | None]] = {}
+    for job in new:
+        apart.setdefault(job.array_job_id, set()).add(job.array_task_id)
+    return (*(_without_tasks(job, apart.get(job.array_job_id, ())) for job in jobs), *new)
+
+
+def _without_tasks(job: Job, apart: Collection[int | None]) -> Job:
+    if not apart or job.array_tasks is None:
+        return job
+    left = [number for number in parse.task_numbers(job.array_tasks) if number not in apart]
+    limit = job.array_tasks.partition("%")[2]
+    return replace(job, array_tasks=parse.task_ranges(left) + (f"%{limit}" if limit else "")) if left else job
 
 
 _REQUESTS = ("tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task")

@@ -33,6 +33,7 @@ __all__ = [
     "node_state",
     "task_count",
     "task_numbers",
+    "task_ranges",
     "text",
     "time",
     "time_limit",
@@ -326,6 +327,21 @@ def task_numbers(pending: str | None) -> tuple[int, ...]:
         text = piece.strip()
         found += [int(text)] if re.fullmatch("[0-9]{1,10}", text) else _tasks(text)
     return tuple(found)
+
+
+def task_ranges(numbers: Iterable[int]) -> str:
+    """Write numbers of tasks as an expression.
+
+    >>> task_ranges([0, 3, 4, 5, 9])
+    '0,3-5,9'
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ",".join("-".join(map(str, run)) for run in runs)
 
 
 _TRES_ITEM = re.compile(

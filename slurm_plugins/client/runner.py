@@ -56,6 +56,8 @@ _PINNED = {
     "SLURM_TIME_FORMAT": "%s",
     # long lists of array tasks are cut at 64 characters without it
     "SLURM_BITSTR_LEN": "0",
+    # else 22.05 shows a task that waits to run again among those that never ran; later ones: decode.folded_tasks
+    "SQUEUE_ARRAY_UNIQUE": "1",
 }
 
 # What Slurm says -> whose silence it means; the first line that matches decides, specific ones first.

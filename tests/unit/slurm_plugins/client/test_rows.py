@@ -195,13 +195,64 @@ def test_a_batch_job_stays_one_when_its_node_has_failed(text: str, batch: bool |
     assert found.batch is batch
 
 
+class Folding:
+    """squeue as 24.11 and 26.05 have it: a task that waits to run again stands in its array's row, unless asked for."""
+
+    def __init__(self, *apart: dict[str, str], shown: Sequence[dict[str, str]]) -> None:
+        self.apart, self.shown = apart, shown
+        self.asked: list[str | None] = []
+
+    def __call__(self, argv: list[str], **options: object) -> Completed:
+        chosen = next((word[7:] for word in argv if word.startswith("--jobs=")), None)
+        if "-O" in argv:
+            self.asked.append(chosen)
+        ids = [] if chosen is None else chosen.split(",")
+        if any(row["id"] in ids for row in self.shown) or not ids:
+            return Answers(jobs=[row for row in self.shown if not ids or row["id"] in ids])(argv)
+        found = [row for row in self.apart if {row["id"], f"20_{row['array_task']}"} & set(ids)]
+        if not found:
+            return Completed(argv[0], 1, "", "slurm_load_jobs error: Invalid job id specified\n")
+        return Answers(jobs=found)(argv)
+
+
+def task(number: int, index: str, state: str, **more: str) -> dict[str, str]:
+    return dict(job(number, array_job_id="20", array_task=index, state=state, start="1795236200", **more))
+
+
 @pytest.mark.case("P9")
-def test_tasks_that_wait_to_run_again_are_asked_for_by_themselves() -> None:
-    rows = [
-        job(20, array_job_id="20", array_task="3-5%2", state="PENDING"),
-        job(21, array_job_id="20", array_task="0", state="PENDING", restarts="1"),
-    ]
-    answers = Answers(jobs=rows)
-    leader, task = CommandClient({}, run=answers).jobs()
-    assert (leader.shown_id, leader.restarts, task.shown_id, task.restarts) == ("20", 0, "20_0", 1)
-    assert all("--array-unique" in argv for argv in answers.asked if "-O" in argv or "-o" in argv)
+def test_a_task_that_waits_to_run_again_stands_by_itself() -> None:
+    leader = task(20, "0,3-5%2", "PENDING")
+    again = task(21, "0", "PENDING", restarts="1")
+    slurm = Folding(again, shown=[leader, task(22, "1", "RUNNING"), task(23, "2", "RUNNING")])
+    client = CommandClient({}, run=slurm)
+    found = {one.shown_id: one for one in client.jobs()}
+    assert slurm.asked == [None, "20_0"]
+    assert (found["20"].array_tasks, found["20_0"].restarts, found["20_0"].id) == ("3-5%2", 1, 21)
+    assert set(found) == {"20", "20_0", "20_1", "20_2"}
+    assert [one.id for one in client.jobs(ids=[20, 21, 22])] == [20, 21, 22]
+    assert [one.id for one in client.jobs(ids=[21])] == [21]
+    slurm.asked.clear()
+    slurm.apart = ()
+    assert {one.shown_id for one in client.jobs()} == {"20", "20_1", "20_2"}, "it came and went"
+
+
+@pytest.mark.case("P9")
+def test_an_array_that_starts_in_order_costs_no_second_question() -> None:
+    cancelled = task(24, "9", "CANCELLED")
+    slurm = Folding(
+        shown=[task(20, "3-5%2", "PENDING"), task(22, "1", "RUNNING"), {**cancelled, "nodes": ""}]
+    )
+    assert len(CommandClient({}, run=slurm).jobs()) == 3
+    assert slurm.asked == [None]
+
+
+@pytest.mark.case("P9")
+def test_where_squeue_can_show_such_tasks_it_is_told_to() -> None:
+    seen: list[str | None] = []
+
+    def run(argv: list[str], *, env: dict[str, str], **options: object) -> Completed:
+        seen.append(env.get("SQUEUE_ARRAY_UNIQUE"))
+        return Answers()(argv)
+
+    CommandClient({}, run=run).jobs()
+    assert set(seen) == {"1"}
