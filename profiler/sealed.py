@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import os
 import pwd
+import random
 import re
 import socket
 import ssl
@@ -47,6 +49,8 @@ MAX_ANSWER = 32 << 20
 _CHUNK = 1 << 16
 _TARGET = re.compile(r"/[!-~]*")
 _CONNECT = 5.0  # seconds at most for one address of the service's host
+_ROOTS_PORTS = range(600, 1024)  # those of bindresvport(3)
+_TRIES = 8
 
 
 def request_digest(method: str, target: str, body: bytes) -> bytes:
@@ -275,6 +279,7 @@ class _Connection(http.client.HTTPConnection):
             sock: _Socket | ssl.SSLSocket = _Socket(family, kind, protocol)
             try:
                 sock.settimeout(min(_CONNECT, _left(self._until)))
+                _come_as_root(sock)
                 sock.connect(address)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if self._tls:
@@ -287,6 +292,20 @@ class _Connection(http.client.HTTPConnection):
                 self.sock = sock
                 return
         raise failure
+
+
+def _come_as_root(sock: socket.socket) -> None:
+    """Bind to one of root's ports where we may: the service keeps connections for these, whatever users hold open."""
+    if os.geteuid() != 0:
+        return
+    for port in random.sample(_ROOTS_PORTS, _TRIES):
+        try:
+            sock.bind(("", port))
+        except PermissionError:  # root, but without the capability
+            return
+        except OSError:
+            continue
+        return
 
 
 def _left(until: float) -> float:

@@ -1,7 +1,7 @@
 """A little HTTP for Prometheus and for health checks: GET, two paths, nothing that a request could make us do.
 
 Every connection is answered once and closed. Request lines and headers are bounded, a connection has 5 s in all, and
-there are 16 of them at most.
+there are 16 of them at most: one more ends the oldest, which has said nothing yet or does not take its answer.
 """
 
 from __future__ import annotations
@@ -49,18 +49,20 @@ Pages = Mapping[str, Callable[[], Page]]
 
 async def serve_http(host: str, port: int, pages: Pages) -> asyncio.Server:
     """Listen, and answer each path with what its function gives. Raises OSError when the address is not to be had."""
-    open_ = 0
+    open_: dict[asyncio.StreamWriter, None] = {}
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal open_
-        open_ += 1
+        if len(open_) >= _CONNECTIONS:
+            oldest = next(iter(open_))
+            del open_[oldest]
+            oldest.transport.abort()
+        open_[writer] = None
         try:
-            if open_ <= _CONNECTIONS:
-                await within(_answer(reader, writer, pages), _SECONDS)
+            await within(_answer(reader, writer, pages), _SECONDS)
         except (OSError, asyncio.TimeoutError):
             writer.transport.abort()  # gone, or too slow: what it has not read is not kept for it
         finally:
-            open_ -= 1
+            open_.pop(writer, None)
             writer.close()
             with suppress(OSError):
                 await writer.wait_closed()

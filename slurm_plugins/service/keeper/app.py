@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter as Tally
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -19,7 +20,7 @@ from profiler.answers import Problem
 from profiler.logs import one_line
 from profiler.sealed import SEAL
 from profiler.store.errors import StoreError
-from slurm_plugins.service.keeper.auth import Gate, Who, credential_of
+from slurm_plugins.service.keeper.auth import Gate, Who, compare, credential_of
 from slurm_plugins.service.keeper.counts import Counts
 from slurm_plugins.service.keeper.refusal import RefusedError
 from slurm_plugins.service.within import within
@@ -37,7 +38,11 @@ MAX_BODY: Final = 4 << 20
 _HEARD_OUT: Final = 2 * MAX_BODY
 """A body up to this is read before it is refused, so that the refusal can be sealed: it must not be forged."""
 _IN_FLIGHT: Final = 64 << 20
-"""Bytes of bodies held at once."""
+"""Bytes of bodies held at once, counted as they come."""
+_OF_USERS: Final = _IN_FLIGHT // 2
+"""Of them those of all users but root: the other half waits for the nodes' records."""
+_OF_ONE: Final = 64
+"""Requests of one user at once, whatever the hosts that they come from."""
 _BODY_SECONDS: Final = 15.0
 _SECONDS: Final = 40.0
 """A request has so long in all; a batch may wait for the one before it."""
@@ -96,7 +101,8 @@ class App:
         self._routes = [(Route(one.path, _unused, methods=[one.method]), one) for one in endpoints]
         self._gate = gate
         self._counts = counts
-        self._held = 0
+        self._held: Tally[int] = Tally()
+        self._asking: Tally[int] = Tally()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -115,27 +121,32 @@ class App:
 
     async def _answer(self, asked: _Asked, scope: Scope, receive: Receive) -> Answer:
         size = _length(asked.headers)
-        if self._held + size > _IN_FLIGHT:
-            raise RefusedError(503, "too much is being sent at once", "Try again in a moment.")
-        self._held += size
+        endpoint, values = self._find(asked, scope)
+        if endpoint is not None and endpoint.open and "authorization" not in asked.headers:
+            return await endpoint.answer(_request(asked, scope, values))
+        credential = credential_of(asked.headers.get("authorization"))
+        # Before the body: nobody's bytes are held for somebody who is not known
         try:
-            try:
-                body = await within(_body(receive, size), _BODY_SECONDS)
-            except asyncio.TimeoutError:
-                raise RefusedError(408, "the body took too long", "Send it at once.") from None
-            endpoint, values = self._find(asked, scope)
-            who = await self._let_in(asked, _target(scope), body, endpoint)
+            who, digest = await self._gate.let_in(credential)
+        except RefusedError as error:
+            # Sealed all the same, so that a node believes that its clock is wrong. Nobody wins by provoking that.
+            if error.status == 401:
+                asked.proven = credential
+            # Heard out, and none of it kept: a sender that is cut off does not read why
+            await _body(receive, size, lambda part: b"")
+            raise
+        scope.get("state", {}).get("prove", _unproven)()
+        with _Held(self._held, self._asking, who.uid) as held:
+            body = await _body(receive, size, held.add)
+            asked.proven = credential
+            compare(digest, asked.method, _target(scope), body)
             if endpoint is None:
                 raise _no_such(asked.method, values)
             if size > MAX_BODY:
                 raise RefusedError(
                     413, f"the body is over {MAX_BODY >> 20} MiB", "Send fewer records at once."
                 )
-            kind = asked.headers.get("content-type", "")
-            peer = (scope.get("client") or ("",))[0]
-            return await endpoint.answer(Request(scope["query_string"], body, kind, who, values, peer))
-        finally:
-            self._held -= size
+            return await endpoint.answer(_request(asked, scope, values, who, body))
 
     def _find(self, asked: _Asked, scope: Scope) -> tuple[Endpoint | None, dict[str, str]]:
         """The endpoint and what its path holds; without one, the methods that the path has."""
@@ -149,20 +160,56 @@ class App:
                 methods[endpoint.method] = endpoint.path
         return None, methods
 
-    async def _let_in(self, asked: _Asked, target: str, body: bytes, endpoint: Endpoint | None) -> Who | None:
-        """Who asks; nobody in particular where that is open to all. Raises RefusedError."""
-        if endpoint is not None and endpoint.open and "authorization" not in asked.headers:
-            return None
-        credential = credential_of(asked.headers.get("authorization"))
-        try:
-            who = await self._gate.let_in(credential, asked.method, target, body)
-        except RefusedError as error:
-            # Sealed all the same, so that a node believes that its clock is wrong. Nobody wins by provoking that.
-            if error.status == 401:
-                asked.proven = credential
-            raise
-        asked.proven = credential
-        return who
+
+@dataclass(slots=True)
+class _Held:
+    """One request, and what is held of its body; `all_` is what is held of each uid, `asking` how many requests each
+    has: bounded for all, for users apart from root, and for each user."""
+
+    all_: Tally[int]
+    asking: Tally[int]
+    uid: int
+    size: int = 0
+
+    def add(self, part: bytes) -> bytes:
+        """Hold these bytes, too. Raises RefusedError (503) where there is no room for them."""
+        total = self.all_.total() + len(part)
+        full = total > _IN_FLIGHT
+        if self.uid:
+            full |= total - self.all_[0] > _OF_USERS or self.all_[self.uid] + len(part) > _HEARD_OUT
+        if full:
+            raise _too_much()
+        self.all_[self.uid] += len(part)
+        self.size += len(part)
+        return part
+
+    def __enter__(self) -> _Held:
+        if self.uid and self.asking[self.uid] >= _OF_ONE:
+            raise _too_much()
+        self.asking[self.uid] += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for tally, count in ((self.all_, self.size), (self.asking, 1)):
+            tally[self.uid] -= count
+            if not tally[self.uid]:
+                del tally[self.uid]
+
+
+def _too_much() -> RefusedError:
+    return RefusedError(503, "too much is being sent at once", "Try again in a moment.")
+
+
+def _unproven() -> None:
+    """Without a server there is no connection to count as proven."""
+
+
+def _request(
+    asked: _Asked, scope: Scope, values: Mapping[str, str], who: Who | None = None, body: bytes = b""
+) -> Request:
+    kind = asked.headers.get("content-type", "")
+    peer = (scope.get("client") or ("",))[0]
+    return Request(scope["query_string"], body, kind, who, values, peer)
 
 
 @dataclass(slots=True)
@@ -235,8 +282,16 @@ def _length(headers: Mapping[str, str]) -> int:
     return int(said)
 
 
-async def _body(receive: Receive, size: int) -> bytes:
-    """The body, whole. Raises _GoneError when the client hangs up before it is."""
+async def _body(receive: Receive, size: int, hold: Callable[[bytes], bytes]) -> bytes:
+    """The body, whole, as `hold` gives its parts. Raises RefusedError, and _GoneError when the client hangs up before
+    it is."""
+    try:
+        return await within(_parts(receive, size, hold), _BODY_SECONDS)
+    except asyncio.TimeoutError:
+        raise RefusedError(408, "the body took too long", "Send it at once.") from None
+
+
+async def _parts(receive: Receive, size: int, hold: Callable[[bytes], bytes]) -> bytes:
     parts = []
     while True:
         message = await receive()
@@ -246,7 +301,7 @@ async def _body(receive: Receive, size: int) -> bytes:
         size -= len(part)
         if size < 0:
             raise RefusedError(400, "the body is longer than Content-Length says")
-        parts.append(part)
+        parts.append(hold(part))
         if not message.get("more_body", False):
             return b"".join(parts)
 

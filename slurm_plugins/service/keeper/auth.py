@@ -1,7 +1,8 @@
 """Who asks: the uid in a request's MUNGE credential, and what that uid may.
 
-A credential is over the digest of method, target and body (`profiler.sealed`), serves once, and for minutes. munged
-is asked in threads, a few at a time: it may be slow, and whoever sends rubbish must not fill our memory.
+A credential is over the digest of method, target and body (`profiler.sealed`), serves once, and for minutes. It is
+opened before the body is read, which is then held against it. munged is asked in threads, a few at a time: it may be
+slow, and whoever sends rubbish must not fill our memory.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from profiler.sealed import AUTHORIZATION, answer_digest, request_digest
 from slurm_plugins.service.keeper.refusal import RefusedError
 from slurm_plugins.service.within import within
 
-__all__ = ["Gate", "Munged", "People", "Who", "credential_of"]
+__all__ = ["Gate", "Munged", "People", "Who", "compare", "credential_of"]
 
 _log = logging.getLogger("gsubd.keeper")
 _T = TypeVar("_T")
@@ -121,6 +122,16 @@ def credential_of(header: str | None) -> str:
     return credential
 
 
+def compare(digest: bytes, method: str, target: str, body: bytes) -> None:
+    """Raise RefusedError (401) unless a credential's digest is that of this request."""
+    if not hmac.compare_digest(digest, request_digest(method, target, body)):
+        raise RefusedError(
+            401,
+            "the credential is not over this request",
+            "Make it over the method, target and body that are sent.",
+        )
+
+
 class Gate:
     """Lets requests in by their credentials, and seals answers."""
 
@@ -130,11 +141,10 @@ class Gate:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="munge")
         self._waiting = 0
 
-    async def let_in(self, credential: str, method: str, target: str, body: bytes) -> Who:
-        """Who asks. Raises RefusedError: 401, or 503 where munged cannot tell."""
-        wanted = request_digest(method, target, body)
+    async def let_in(self, credential: str) -> tuple[Who, bytes]:
+        """Who asks, and the digest of what (see `compare`). Raises RefusedError: 401, or 503 where munged cannot tell."""
         try:
-            return await self._in_thread(lambda: self._read(credential, wanted))
+            return await self._in_thread(lambda: self._read(credential))
         except MungeError as error:
             if error.reason not in _REASONS:
                 raise _silent() from None
@@ -148,15 +158,9 @@ class Gate:
         except (MungeError, RefusedError):
             return ""
 
-    def _read(self, credential: str, wanted: bytes) -> Who:
+    def _read(self, credential: str) -> tuple[Who, bytes]:
         told = self._munged.decode(credential)
-        if not hmac.compare_digest(told.payload, wanted):
-            raise RefusedError(
-                401,
-                "the credential is not over this request",
-                "Make it over the method, target and body that are sent.",
-            )
-        return self._people.who(told.uid)
+        return self._people.who(told.uid), told.payload
 
     async def _in_thread(self, call: Callable[[], _T]) -> _T:
         if self._waiting >= _WAITING:

@@ -1,11 +1,10 @@
-"""uvicorn, bounded: one request a connection, each connection a time, an address a share of them."""
+"""uvicorn, bounded: one request a connection, each connection a time, an address and root's ports a share of them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import socket
-from collections import Counter as Tally
 from typing import Any, Final
 
 import uvicorn
@@ -19,6 +18,12 @@ __all__ = ["listening", "serve"]
 _CONNECTIONS: Final = 400
 _OF_ONE: Final = 64
 """Connections from one address: who sits on a login node must not keep the compute nodes out."""
+_PRIVILEGED: Final = 1024
+"""A port below this is root's, as ssh's rhosts and NFS take it: gsub-noded comes from one where it can."""
+_RESERVED: Final = 100
+"""Of all connections those that wait for such a port; of an address, it has a share of its own."""
+_HEAD_SECONDS: Final = 5.0
+"""A request's head comes within this: nobody types one."""
 _SECONDS: Final = 60.0
 """A connection's time, from its first byte to its answer's last."""
 _HEAD: Final = 16 << 10
@@ -68,35 +73,70 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def _bounded(counts: Counts) -> type[H11Protocol]:
-    """uvicorn's protocol over h11, with bounds."""
-    addresses: Tally[str] = Tally()
+    """uvicorn's protocol over h11, with bounds.
+
+    Where there is no room, the oldest connection that has shown no good credential makes it: who only holds
+    connections open keeps nobody out for longer than it takes to show one.
+    """
+    # In the order of their coming, by address and by whether the port is root's
+    open_: dict[Bounded, tuple[str, bool]] = {}
 
     class Bounded(H11Protocol):
         _end: asyncio.TimerHandle | None = None
-        _address: str | None = None
+        _proven = False
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            address = self.client[0] if self.client else ""
-            if len(self.connections) > _CONNECTIONS or addresses[address] >= _OF_ONE:
+            address, port = self.client or ("", _PRIVILEGED)
+            place = address, port < _PRIVILEGED
+            if not _make_room(place):
                 counts.closed.add("full")
                 transport.abort()
                 return
-            addresses[address] += 1
-            self._address = address
-            self._end = self.loop.call_later(_SECONDS, self._over)
+            open_[self] = place
+            self.app_state = {"prove": self._prove}
+            self._end = self.loop.call_later(_HEAD_SECONDS, self._headless)
 
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
+            self._leave()
+
+        def _leave(self) -> None:
             if self._end is not None:
                 self._end.cancel()
-            if self._address is not None:
-                addresses[self._address] -= 1
-                if not addresses[self._address]:
-                    del addresses[self._address]
+            open_.pop(self, None)
 
-        def _over(self) -> None:
-            counts.closed.add("slow")
+        def _prove(self) -> None:
+            self._proven = True
+
+        def _headless(self) -> None:
+            if self.cycle is None:
+                self.close("slow")
+            else:
+                self._end = self.loop.call_later(_SECONDS - _HEAD_SECONDS, self.close, "slow")
+
+        def close(self, why: str) -> None:
+            """Cut it off."""
+            counts.closed.add(why)
+            self._leave()
             self.transport.abort()
+
+    def _make_room(place: tuple[str, bool]) -> bool:
+        """Whether there is room for one more, which another one may have had to leave."""
+        same = [one for one, its in open_.items() if its == place]
+        if len(same) >= _OF_ONE:
+            rivals = same
+        elif len(open_) >= _CONNECTIONS:
+            rivals = [one for one, (_, privileged) in open_.items() if privileged <= place[1]]
+        elif not place[1] and sum(not privileged for _, privileged in open_.values()) >= (
+            _CONNECTIONS - _RESERVED
+        ):
+            rivals = [one for one, (_, privileged) in open_.items() if not privileged]
+        else:
+            return True
+        oldest = next((one for one in rivals if not one._proven), None)
+        if oldest is not None:
+            oldest.close("evicted")
+        return oldest is not None
 
     return Bounded

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from slurm_plugins.service.keeper import app
 from tests.unit.profiler.store.records import started
-from tests.unit.slurm_plugins.keeper.door import ADA, OPERATOR, Door, batch, new_store
+from tests.unit.slurm_plugins.keeper.door import ADA, BOB, OPERATOR, PATIENCE, Door, batch, new_store
 
 JOB = "/v1/jobs/1"
 
@@ -150,13 +150,118 @@ def test_bodies_have_room_in_all(door: Door, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(app, "_BODY_SECONDS", 30.0)
 
     async def crowd() -> None:
-        waits = asyncio.ensure_future(door.ask(0, "POST", "/v1/records", b" " * 80, parts=[b""], hangs=True))
-        await asyncio.sleep(0)
+        waits = asyncio.ensure_future(
+            door.ask(0, "POST", "/v1/records", b" " * 80, parts=[b" " * 79], hangs=True)
+        )
+        await _until(lambda: door.app._held.total() == 79)
         got = await door.ask(0, "POST", "/v1/records", batch())
         assert got.status == 503 and got.headers["retry-after"]
         waits.cancel()
         await asyncio.gather(waits, return_exceptions=True)
         assert (await door.ask(0, "POST", "/v1/records", batch())).status == 200
+
+    asyncio.run(crowd())
+
+
+async def _until(true: Callable[[], bool]) -> None:
+    async def wait() -> None:
+        while not true():
+            await asyncio.sleep(0.001)
+
+    await asyncio.wait_for(wait(), PATIENCE)
+
+
+@pytest.mark.case("A3")
+@pytest.mark.parametrize("uid", [None, ADA, 0])
+def test_what_is_announced_and_not_sent_takes_no_room(door: Door, uid: int | None):
+    """Twice as many as would fill it, were the announcement believed."""
+    announced = str(app._HEARD_OUT)
+
+    async def crowd() -> None:
+        waits = [
+            asyncio.ensure_future(
+                door.ask(uid, "POST", "/v1/records", length=announced, parts=[b""], hangs=True)
+            )
+            for _ in range(2 * app._IN_FLIGHT // app._HEARD_OUT)
+        ]
+        await asyncio.sleep(0.1)
+        assert (await door.ask(0, "POST", "/v1/records", batch())).status == 200
+        for one in waits:
+            one.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+
+    asyncio.run(crowd())
+
+
+@pytest.mark.case("A3")
+def test_without_a_credential_no_body_is_waited_for(door: Door):
+    got = asyncio.run(door.ask(None, "POST", "/v1/records", length=str(app.MAX_BODY), hangs=True))
+    assert got.status == 401
+    assert asyncio.run(door.ask(None, "GET", "/healthz", length=str(app.MAX_BODY), hangs=True)).status == 200
+
+
+@pytest.mark.case("A3")
+def test_a_bad_credential_is_told_after_the_body_and_nothing_is_held(door: Door):
+    """A node whose clock is wrong sends all before it reads why."""
+    credential = door.credential(0, "POST", "/v1/records", batch())
+    door.key.fails[credential] = "expired"
+    coming = [b" " * 1000] * 3
+
+    async def late() -> None:
+        asked = asyncio.ensure_future(
+            door.ask(0, "POST", "/v1/records", credential=credential, length="3000", parts=coming)
+        )
+        got = await asked
+        assert got.status == 401 and "gsub-seal" in got.headers and not door.app._held
+
+    asyncio.run(late())
+
+
+@pytest.mark.case("A3")
+@pytest.mark.parametrize("users", [[ADA], [ADA, OPERATOR, BOB]], ids=["one", "many"])
+def test_users_bodies_leave_room_for_roots(door: Door, monkeypatch: pytest.MonkeyPatch, users: list[int]):
+    monkeypatch.setattr(app, "_IN_FLIGHT", 1000)
+    monkeypatch.setattr(app, "_OF_USERS", 500)
+    monkeypatch.setattr(app, "_HEARD_OUT", 300)
+
+    async def crowd() -> None:
+        waits = [
+            asyncio.ensure_future(
+                door.ask(uid, "POST", "/v1/points", b" " * 100, parts=[b" " * 90], hangs=True)
+            )
+            for uid in users
+            for _ in range(10)
+        ]
+        done, _ = await asyncio.wait(waits, timeout=0.5)
+        refused = [one.result().status for one in done]
+        assert refused and set(refused) == {503}
+        assert 0 < door.app._held.total() <= 500 and all(size <= 300 for size in door.app._held.values())
+        assert (await door.ask(0, "POST", "/v1/records", batch())).status == 200
+        for one in waits:
+            one.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+        assert not door.app._held and not door.app._asking
+
+    asyncio.run(crowd())
+
+
+@pytest.mark.case("A3")
+def test_one_user_has_so_many_requests_at_once(door: Door, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(app, "_OF_ONE", 3)
+
+    async def crowd() -> None:
+        waits = [
+            asyncio.ensure_future(door.ask(ADA, "POST", "/v1/points", b"{}", parts=[b""], hangs=True))
+            for _ in range(3)
+        ]
+        await _until(lambda: door.app._asking[ADA] == 3)
+        assert (await door.ask(ADA, "GET", "/v1/jobs")).status == 503
+        for uid in (BOB, 0):
+            assert (await door.ask(uid, "GET", "/v1/jobs")).status == 200
+        for one in waits:
+            one.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+        assert (await door.ask(ADA, "GET", "/v1/jobs")).status == 200
 
     asyncio.run(crowd())
 
