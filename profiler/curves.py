@@ -15,7 +15,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ["TOLERANCE", "Curve", "Point", "contradicted", "fit", "knee", "monotone", "pooled", "relative"]
+__all__ = [
+    "TOLERANCE",
+    "Curve",
+    "Point",
+    "contradicted",
+    "fit",
+    "knee",
+    "monotone",
+    "pooled",
+    "relative",
+    "thinned",
+]
 
 TOLERANCE: Final = 0.005
 """Throughput that is not missed: the knee is the least that gives the best but for this share.
@@ -23,6 +34,7 @@ TOLERANCE: Final = 0.005
 A knee is found with an error, which adds to this: with 0.01 one of 4.14 was called 4, a loss of 3.4 per cent. With
 less than this, noise adds CPUs and hardly anything is won."""
 _SYSTEMATIC: Final = 0.004  # what a node's clock, neighbours and temperature change between two points
+_SUMS: Final = 32  # counts that a curve is fitted to: a run that learns tries some ten
 _RATIO: Final = 1.007  # between one knee of the grid and the next
 _EACH: Final = 128  # counts that a curve has each one of; it has as many beyond, and is straight between them
 _BEYOND: Final = 1.5  # knees above the most CPUs that were tried, so that "more might help" can be the answer
@@ -137,6 +149,18 @@ def pooled(points: Iterable[Point], gpus: int = 1) -> tuple[Sum, ...]:
     return tuple(sums)
 
 
+def thinned(sums: Sequence[Sum]) -> Sequence[Sum]:
+    """At most `_SUMS` of them, the first and the last among them: a fit takes as long as it has counts.
+
+    >>> [one.cpus for one in thinned([Sum(cpus, 1.0, 0.1) for cpus in range(1, 3000)])][::8]
+    [1, 775, 1548, 2321]
+    """
+    last = len(sums) - 1
+    if last < _SUMS:
+        return sums
+    return tuple(sums[round(place * last / (_SUMS - 1))] for place in range(_SUMS))
+
+
 def contradicted(points: Sequence[Point]) -> Point | None:
     """The slowest point that is surely slower than one with fewer CPUs, which no curve can be; None: there is none.
 
@@ -162,7 +186,7 @@ def fit(points: Sequence[Point], gpus: int = 1) -> Curve:
     >>> curve.model, knee(curve), round(curve.knee)
     ('saturating', 6, 6)
     """
-    sums = pooled(points, gpus)
+    sums = thinned(pooled(points, gpus))
     if not sums:
         raise ValueError("no points to fit a curve to")
     found = _saturating(sums)

@@ -21,13 +21,15 @@ from profiler.curves import Curve, Point, knee
 from profiler.points import Measured
 from profiler.refining import refined, standing
 
-__all__ = ["ORDINARY", "Refine", "agreeing", "gathered", "points_of"]
+__all__ = ["ORDINARY", "RUNS", "Refine", "agreeing", "curve_by_curve", "gathered", "in_order", "points_of"]
 
 Refine: TypeAlias = Callable[[tuple[str, ...], Sequence[Sequence[Point]], int], Curve]
 """Ids of runs, their points and their number of GPUs -> the curve; raises ValueError for none."""
 
 ORDINARY: Final = 0.05
 """Standard deviation of an ordinary run's speed from that of a driven one with as many CPUs, as a share."""
+RUNS: Final = 40
+"""Runs of a workload that count, of each kind the last ones: one name may be given to all of a user's."""
 _AGREES: Final = 2.0  # standard errors
 _PLATEAU: Final = 0.98  # of the best: where a curve begins below that, fewer CPUs are slower
 _POWER: Final = 0.7  # by how much at least: the flattest slope that `profiler.curves` fits
@@ -47,6 +49,18 @@ def gathered(
     >>> [(known.workload, known.also, known.knee, known.memory_peak) for known in gathered([one], 0.0)]
     [('run:a', ('like:b',), 6, 3221225472)]
     """
+    return in_order(curve_by_curve(runs, now, refine=refine))
+
+
+def in_order(curves: Iterable[WorkloadCurve]) -> tuple[WorkloadCurve, ...]:
+    """The workload that was measured last first."""
+    return tuple(sorted(curves, key=lambda one: (-one.at, one.workload)))
+
+
+def curve_by_curve(
+    runs: Iterable[Measured], now: float, *, refine: Refine | None = None
+) -> Iterator[WorkloadCurve]:
+    """The same, each as it is made, in no order: it takes long where there are many."""
     by_name: dict[tuple[str, str], dict[str, Measured]] = {}
     for run in runs:
         for name in run.workload:
@@ -55,20 +69,16 @@ def gathered(
     for (name, gpu_type), some in by_name.items():
         telling = frozenset(run.id for run in some.values() if run.points)
         alike.setdefault((gpu_type, telling, _peak(_newest(some.values()))), []).append(name)
-    found = []
     for (gpu_type, _, peak), names in alike.items():
         some = {run.id: run for name in names for run in by_name[name, gpu_type].values()}
-        found.append(
-            _one(
-                names,
-                gpu_type,
-                _newest(some.values()),
-                now,
-                peak=peak,
-                refine=refine or (lambda _, points, gpus: refined(points, now, gpus)),
-            )
+        yield _one(
+            names,
+            gpu_type,
+            _newest(some.values()),
+            now,
+            peak=peak,
+            refine=refine or (lambda _, points, gpus: refined(points, now, gpus)),
         )
-    return tuple(sorted(found, key=lambda one: (-one.at, one.workload)))
 
 
 def _newest(runs: Iterable[Measured]) -> list[Measured]:
@@ -91,9 +101,9 @@ def _one(
     refine: Refine,
 ) -> WorkloadCurve:
     comparable = _comparable(newest)
-    driven = [run for run in comparable if run.source != "run"]
+    driven = [run for run in comparable if run.source != "run"][:RUNS]
     driven = [driven[place] for place in standing([points_of(run) for run in driven], now)]
-    ordinary = [run for run in comparable if run.source == "run"]
+    ordinary = [run for run in comparable if run.source == "run"][:RUNS]
     curve: Curve | None = None
     if _counts(driven) > 1:  # one count says nothing of another
         gpus, points = driven[0].gpus, [points_of(run) for run in driven]

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import Connection, delete, func, select
 
+from profiler.gathered import RUNS
 from profiler.points import Measured
 from profiler.store.bulk import chunks, insert_new, lock
 from profiler.store.merge import clean
@@ -22,7 +23,6 @@ from profiler.store.schema import decision, job, job_node, profile_point
 __all__ = ["RUNS", "WORKLOADS", "Ran", "forget", "put", "ran", "runs", "users"]
 
 WORKLOADS: Final = 200
-RUNS: Final = 40
 _ENDED: Final = 5000
 """Attempts that are looked at in one go."""
 _PROC: Final = 2  # of profiler.store.merge.HOST_SOURCES: resident pages, no page cache

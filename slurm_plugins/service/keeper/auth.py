@@ -142,7 +142,10 @@ class Gate:
         self._waiting = 0
 
     async def let_in(self, credential: str) -> tuple[Who, bytes]:
-        """Who asks, and the digest of what (see `compare`). Raises RefusedError: 401, or 503 where munged cannot tell."""
+        """Who asks, and the digest of what (see `compare`).
+
+        Raises RefusedError: 401, or 503 where munged cannot tell.
+        """
         try:
             return await self._in_thread(lambda: self._read(credential))
         except MungeError as error:

@@ -1,7 +1,8 @@
 """From measured points to what decisions use: each user's runs refined to curves, and gsubd told of them.
 
 Who sends points is done at once (`soon`); all users once a day, since points age; and every few minutes ordinary runs
-that have ended are looked at for the memory that they used. Curves are fitted in a thread beside the answers.
+that have ended are looked at for the memory that they used. Curves are fitted in a thread of their own, users taking
+turns: somebody with thousands of runs holds up neither the answers nor the curves of others.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
@@ -21,7 +22,7 @@ import msgspec
 
 from profiler.answers import Curves, WorkloadCurve
 from profiler.curves import Curve, Point
-from profiler.gathered import gathered
+from profiler.gathered import curve_by_curve, in_order
 from profiler.logs import Troubles, one_line
 from profiler.points import Measured
 from profiler.refining import refined
@@ -55,6 +56,10 @@ _MOST_OF_USER: Final = 5000
 """Of them one user's, the last to be measured: each run may have names of its own, and one user must not push out all
 others."""
 _SEEN: Final = 20_000
+_TURN: Final = 0.5
+"""Seconds of fitting after which another user has a turn."""
+_PATIENCE: Final = 5.0
+"""Seconds that are waited for a user's curves."""
 
 
 class Learning:
@@ -68,8 +73,10 @@ class Learning:
         state: Path,
         *,
         every: float = EVERY,
+        patience: float = _PATIENCE,
         now: Callable[[], float] = time.time,
     ) -> None:
+        self._patience = patience
         self._cluster = cluster
         self._storing = storing
         self._state = state
@@ -78,7 +85,8 @@ class Learning:
         self._known: dict[int, tuple[WorkloadCurve, ...]] = {}
         self._records: dict[int, tuple[WorkloadRecord, ...]] = {}
         self._fitted: dict[tuple[tuple[str, ...], int], tuple[float, Curve]] = {}
-        self._fitting = threading.Lock()
+        self._fitting = ThreadPoolExecutor(1, thread_name_prefix="fitting")
+        self._tasks: dict[int, asyncio.Task[None]] = {}
         self._waiting: dict[int, None] = {}
         self._news = asyncio.Event()
         self._ran: dict[tuple[int, int], None] = {}
@@ -121,14 +129,33 @@ class Learning:
             await is_set_within(self._news, self._every)
 
     async def once(self) -> None:
-        """Refine what is waiting, and tell gsubd. Raises StoreError, RefusedError."""
+        """Refine what is waiting, and tell gsubd. Raises StoreError, RefusedError.
+
+        A user of whom there is much is not waited for: the others are told of meanwhile.
+        """
         self._news.clear()
-        while self._waiting:
-            uid = next(iter(self._waiting))
-            await self._storing.read(lambda uid=uid: self.refine(self._storing.store, uid))  # type: ignore[misc]
-            self._waiting.pop(uid, None)
+        tasks = [self._start(uid) for uid in (*self._waiting,)]
+        if tasks:
+            done, _ = await asyncio.wait(tasks, timeout=self._patience)
+            for task in done:
+                task.result()
         if not self._fresh:
             await self._tell()
+
+    def _start(self, uid: int) -> asyncio.Task[None]:
+        """The one task that refines this user's curves."""
+        task = self._tasks.get(uid)
+        if task is None:
+            self._waiting.pop(uid, None)
+            task = self._tasks[uid] = asyncio.ensure_future(self.refine(uid))
+            task.add_done_callback(lambda done: self._ended(uid, done))
+        return task
+
+    def _ended(self, uid: int, done: asyncio.Task[None]) -> None:
+        del self._tasks[uid]
+        if not done.cancelled() and done.exception() is not None:
+            self._waiting[uid] = None
+        self._news.set()
 
     async def look(self) -> None:
         """Take what ordinary runs used. Raises StoreError, RefusedError."""
@@ -154,33 +181,46 @@ class Learning:
         users = await self._storing.read(lambda: store.measuring(self._cluster))
         for uid in sorted({*users, *self._records}):
             began = time.monotonic()
-            await self._storing.read(lambda uid=uid: self.refine(store, uid))  # type: ignore[misc]
+            await self._start(uid)
             await asyncio.sleep(time.monotonic() - began)
             if self._waiting:
                 await self.once()
 
-    def refine(self, store: Store, uid: int) -> tuple[WorkloadCurve, ...]:
-        """Make the curves of a user anew. Blocks."""
-        runs = store.measured(self._cluster, uid)
-        with self._fitting:
-            found = gathered(runs, self._now(), refine=self._refined)
-            self._known[uid] = found
-            all_of_them = chain.from_iterable(records_of(self._cluster, uid, one) for one in found)
-            records = tuple(islice(all_of_them, _MOST_OF_USER))
-            if records != self._records.pop(uid, ()):
-                self._fresh = False
-            if records:
-                self._records[uid] = (
-                    records  # at the end: the last to be measured are kept where there are too many
-                )
-        return found
+    async def refine(self, uid: int) -> None:
+        """Make the curves of a user anew, in turns with other users. Raises StoreError, RefusedError."""
+        store = self._storing.store
+        runs = await self._storing.read(lambda: store.measured(self._cluster, uid))
+        found: list[WorkloadCurve] = []
+        each = curve_by_curve(runs, self._now(), refine=self._refined)
+        # Not where the store is read: answers would wait for it
+        fit = asyncio.get_running_loop().run_in_executor
+        while await fit(self._fitting, _go_on, each, found):
+            pass
+        self._known[uid] = known = in_order(found)
+        all_of_them = chain.from_iterable(records_of(self._cluster, uid, one) for one in known)
+        records = tuple(islice(all_of_them, _MOST_OF_USER))
+        if records != self._records.pop(uid, ()):
+            self._fresh = False
+        if records:
+            # at the end: the last to be measured are kept where there are too many
+            self._records[uid] = records
 
-    def curves(self, store: Store, uid: int) -> Curves:
-        """What is known of a user's workloads. Blocks where it was not asked for before."""
-        known = self._known.get(uid)
-        if known is None or uid in self._waiting:
-            known = self.refine(store, uid)
-        return Curves(known)
+    async def settle(self, uid: int) -> None:
+        """Have what a user's runs measured in `curves`, if that takes no longer than who asks may wait.
+
+        Raises StoreError, RefusedError.
+        """
+        if uid not in self._known:
+            self._waiting[uid] = None
+        until = time.monotonic() + self._patience
+        while (uid in self._waiting or uid in self._tasks) and (left := until - time.monotonic()) > 0:
+            done, _ = await asyncio.wait({self._start(uid)}, timeout=left)
+            for task in done:
+                task.result()
+
+    def curves(self, uid: int) -> Curves:
+        """What is known of a user's workloads."""
+        return Curves(self._known.get(uid, ()))
 
     def _refined(self, ids: tuple[str, ...], points: Sequence[Sequence[Point]], gpus: int) -> Curve:
         now = self._now()
@@ -194,11 +234,11 @@ class Learning:
         return curve
 
     def _count(self) -> int:
-        return sum(map(len, list(self._records.values())))  # threads change it
+        return sum(map(len, self._records.values()))
 
     async def _tell(self) -> None:
         self._fresh = True
-        records = list(chain.from_iterable(list(self._records.values())))[-_MOST:]
+        records = list(chain.from_iterable(self._records.values()))[-_MOST:]
         try:
             await asyncio.to_thread(write_curves, self._state, records)
         except OSError as error:
@@ -206,6 +246,16 @@ class Learning:
             self._troubles.say("curves cannot be written down", one_line(str(error)))
             return
         self._troubles.say("curves cannot be written down", "")
+
+
+def _go_on(each: Iterator[WorkloadCurve], found: list[WorkloadCurve]) -> bool:
+    """Take one turn; whether there may be more."""
+    until = time.monotonic() + _TURN
+    for one in each:
+        found.append(one)
+        if time.monotonic() >= until:
+            return True
+    return False
 
 
 def _writing(store: Store, cluster: str, uid: int, some: Sequence[Measured]) -> Callable[[], int]:

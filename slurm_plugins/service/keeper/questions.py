@@ -78,6 +78,8 @@ class Question:
     path: tuple[Parameter, ...] = ()
     query: tuple[Parameter, ...] = ()
     operators: bool = False
+    settles: bool = False
+    """Whether the asker's curves are to be made of the last runs first."""
 
     @property
     def about(self) -> str:
@@ -314,9 +316,9 @@ def bad_nodes(store: Store, asked: Asked) -> BadNodes:
     return BadNodes(kept_off, found.at)
 
 
-def curves(store: Store, asked: Asked) -> Curves:
+def curves(_store: Store, asked: Asked) -> Curves:
     """What is known of the asker's own workloads: throughput over CPUs, its knee, and the peak of memory."""
-    found = Curves(()) if asked.learning is None else asked.learning.curves(store, asked.who.uid)
+    found = Curves(()) if asked.learning is None else asked.learning.curves(asked.who.uid)
     wanted = asked.query.get("workload")
     if wanted is None:
         return found
@@ -349,5 +351,5 @@ QUESTIONS: Final[tuple[Question, ...]] = (
         "/v1/nodes/{name}/events", Events, node_events, path=(NODE,), query=(*_SPAN, *_PAGE), operators=True
     ),
     Question("/v1/bad-nodes", BadNodes, bad_nodes),
-    Question("/v1/curves", Curves, curves, query=(_WORKLOAD,)),
+    Question("/v1/curves", Curves, curves, query=(_WORKLOAD,), settles=True),
 )

@@ -94,6 +94,8 @@ def _asker(
                 403, "this is for operators", "They are named in the site file: operators = [...]."
             )
         asked = Asked(cluster, who, path, query, heard, suspected(), learning)
+        if question.settles and learning is not None:
+            await learning.settle(who.uid)
 
         def read() -> bytes:
             try:

@@ -26,6 +26,8 @@ _READERS: Final = 4
 _READS_WAITING: Final = 64
 _READS_OF_ONE: Final = 8
 """Of one uid, waiting or being answered: a user's loop must not keep the others out."""
+_AT_ONCE: Final = 2
+"""Of one uid, being answered: its questions that take long must not have all readers."""
 _WRITES_WAITING: Final = 64
 _READ_SECONDS: Final = 20.0
 _STUCK: Final = 300.0
@@ -46,6 +48,7 @@ class Storing:
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="reader")
         self._writes = 0
         self._reads: Tally[int | None] = Tally()
+        self._turns: dict[int | None, asyncio.Semaphore] = {}
         self._began: float | None = None
         self._failing = False
         self._kind = ""
@@ -135,14 +138,21 @@ class Storing:
         if self._reads.total() >= _READS_WAITING or (uid is not None and self._reads[uid] >= _READS_OF_ONE):
             raise _busy()
         self._reads[uid] += 1
-        future = asyncio.get_running_loop().run_in_executor(self._readers, call)
         # done or not: a thread that nobody waits for any more still holds its place
+        future = asyncio.ensure_future(self._in_turn(call, uid))
         future.add_done_callback(lambda done: self._was_read(done, uid))
         try:
             return await self._told("read", within(asyncio.shield(future), _READ_SECONDS))
         except asyncio.TimeoutError:
             self._counts.store_errors.add("slow")
             raise RefusedError(503, "the store is too slow", "Ask for less, or try again later.") from None
+
+    async def _in_turn(self, call: Callable[[], _T], uid: int | None) -> _T:
+        loop = asyncio.get_running_loop()
+        if uid is None:
+            return await loop.run_in_executor(self._readers, call)
+        async with self._turns.setdefault(uid, asyncio.Semaphore(_AT_ONCE)):
+            return await loop.run_in_executor(self._readers, call)
 
     async def _told(self, what: str, call: Awaitable[_T]) -> _T:
         try:
@@ -170,6 +180,7 @@ class Storing:
         self._reads[uid] -= 1
         if not self._reads[uid]:
             del self._reads[uid]
+            self._turns.pop(uid, None)
         _seen(done)
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from profiler.answers import WorkloadCurve
 from profiler.curves import Point
 from profiler.points import Measured
 from profiler.records import new_id
@@ -30,7 +31,7 @@ from slurm_plugins.service.keeper.routes import endpoints
 from slurm_plugins.service.learnt import Learnt
 from slurm_plugins.service.written import decision_line
 from tests.unit.slurm_plugins.decide.cluster import inventory, nodes, partition
-from tests.unit.slurm_plugins.keeper.door import ADA, CLUSTER, Door, Got, new_store
+from tests.unit.slurm_plugins.keeper.door import ADA, CLUSTER, PATIENCE, Door, Got, new_store
 
 SCRIPT = "#!/bin/bash\n#SBATCH -G 1\nsrun python train.py --model resnet --seed 7\n"
 HOSTS = "n[1-4]"
@@ -77,12 +78,17 @@ class Place:
         self.store = store
         self.state = state
         self.door = Door(store)
-        self.learning = Learning(CLUSTER, self.door.storing, self.door.counts, state)
+        self.learning = Learning(CLUSTER, self.door.storing, self.door.counts, state, patience=PATIENCE)
         collector = Collector(CLUSTER, store.take, lambda: None, self.door.whence)
         answered = endpoints(
             CLUSTER, self.door.storing, collector, self.door.counts, document=text, learning=self.learning
         )
         self.door.app = App(answered, self.door.gate, self.door.counts)
+
+    def curves(self, uid: int) -> tuple[WorkloadCurve, ...]:
+        """What is known of a user's workloads, made of all that is stored by now."""
+        asyncio.run(self.learning.refine(uid))
+        return self.learning.curves(uid).curves
 
     def ask(self, uid: int, target: str) -> Got:
         return asyncio.run(self.door.ask(uid, "GET", target))

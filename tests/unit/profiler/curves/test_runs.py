@@ -246,10 +246,10 @@ def test_the_next_command_keeps_it_for_the_service_and_the_curve_has_it(tmp_path
     with place(tmp_path) as here:
         here.post(measured(5.7))
         assert here.post(told).json == {"new": True} and here.post(told).json == {"new": False}
-        (known,) = here.learning.refine(here.store, ADA)
+        (known,) = here.curves(ADA)
         assert (known.workload, known.runs, known.knee) == (NAMES[0], 2, 6)
         assert 6.0 in [round(point.rate, 3) for point in known.measured if point.cpus == 8]
-        assert here.learning.refine(here.store, BOB) == ()
+        assert here.curves(BOB) == ()
 
 
 def test_marks_are_bounded_and_can_be_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,9 @@ import msgspec
 import pytest
 
 from gsub.workload_name import variable
+from profiler import gathered
 from profiler.answers import Curves
+from profiler.curves import Curve
 from profiler.records import HostUse
 from profiler.workload import identify, owned
 from site_configs.site_model import Resources
@@ -22,7 +25,7 @@ from slurm_plugins.service.keeper.learning import Learning
 from slurm_plugins.service.learnt import CURVES
 from tests.unit.profiler.curves.place import SCRIPT, Place, measured, place, points
 from tests.unit.profiler.store.records import ended, started, usage
-from tests.unit.slurm_plugins.keeper.door import ADA, BOB, CLUSTER, OPERATOR
+from tests.unit.slurm_plugins.keeper.door import ADA, BOB, CLUSTER, OPERATOR, PATIENCE
 from tests.waiting import wait_until
 
 GIB = 1 << 30
@@ -278,3 +281,46 @@ def test_curves_by_name(here: Place) -> None:
     (known,) = curves(here, query=f"?workload={like}").curves
     assert known.knee == 6 and like in known.also and len(known.measured) == 5
     assert here.ask(ADA, "/v1/curves?workload=../../etc/passwd").status == 400
+
+
+@pytest.mark.case("A6")
+def test_a_user_with_thousands_of_runs_holds_nobody_up(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is anything fitted where the store is read."""
+    fitting, free = set[str](), threading.Event()
+    refined = learning.refined
+
+    def slow(*args: Any) -> Curve:
+        fitting.add(threading.current_thread().name.partition("_")[0])
+        if not free.is_set():
+            time.sleep(0.05)
+        return refined(*args)
+
+    monkeypatch.setattr(learning, "refined", slow)
+    monkeypatch.setattr(learning, "_TURN", 0.01)
+    runs = [measured(5.7, workload=(f"own:{number}",)) for number in range(100)]
+    here.store.put_points(CLUSTER, ADA, runs)
+
+    async def attack() -> None:
+        here.learning._patience = 0.1
+        for _ in range(4):
+            assert (await here.door.ask(ADA, "GET", "/v1/curves")).json == {"curves": []}
+        here.learning._patience = PATIENCE
+        await here.door.ask(BOB, "POST", "/v1/points", msgspec.json.encode(measured(5.7)))
+        got = await here.door.ask(BOB, "GET", "/v1/curves")
+        assert [one["knee"] for one in got.json["curves"]] == [6]
+        assert not here.learning.curves(ADA).curves, "Bob did not wait for all of Ada's"
+        free.set()
+        assert len((await here.door.ask(ADA, "GET", "/v1/curves")).json["curves"]) == 100
+
+    asyncio.run(attack())
+    assert fitting == {"fitting"}
+
+
+@pytest.mark.case("A6")
+def test_one_name_for_all_runs_is_no_more_work(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    standing = gathered.standing
+    monkeypatch.setattr(gathered, "standing", lambda runs, now: asked.append(len(runs)) or standing(runs, now))
+    runs = [measured(5.7, workload=(f"own:{number}", "name:x")) for number in range(100)]
+    here.store.put_points(CLUSTER, ADA, runs)
+    assert here.curves(ADA) and max(asked) == gathered.RUNS

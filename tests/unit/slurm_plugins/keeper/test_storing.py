@@ -85,6 +85,23 @@ def test_one_who_asks_without_end_leaves_room_for_the_others():
     one.close()
 
 
+@pytest.mark.case("A6")
+def test_long_questions_of_one_user_leave_readers_to_the_others():
+    one, free = Storing(Counts()), threading.Event()
+
+    async def crowd() -> None:
+        reads = [asyncio.ensure_future(one.read(lambda: free.wait(PATIENCE), 1000)) for _ in range(8)]
+        await asyncio.sleep(0.05)
+        for uid in (1001, 1002, None):
+            assert await one.read(lambda: "an answer", uid) == "an answer"
+        assert not any(read.done() for read in reads)
+        free.set()
+        assert all(await asyncio.gather(*reads)) and not one._turns
+
+    asyncio.run(asyncio.wait_for(crowd(), PATIENCE))
+    one.close()
+
+
 def test_before_it_is_open_it_says_so():
     one = Storing(Counts())
     assert not one.ready
