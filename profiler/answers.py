@@ -212,7 +212,8 @@ class Verdicts(msgspec.Struct, frozen=True, omit_defaults=True):
 class EarlyFailures(msgspec.Struct, frozen=True, omit_defaults=True):
     """After how long jobs of a kind failed of what a smoke run would have seen, of all users, without names.
 
-    `jobs` are those that failed so or ran for ten minutes and longer; `failed` run times in seconds, ascending.
+    `jobs` are those that failed so or ran for ten minutes and longer; `failed` run times in seconds, ascending. A
+    workload of a user counts once a day.
     """
 
     jobs: int

@@ -12,13 +12,25 @@ from tests.unit.profiler.store.test_verdicts import failed
 
 
 def put(
-    store: Store, number: int, seconds: float, reason: str = "", gpus: int = 8, name: str = "train"
+    store: Store,
+    number: int,
+    seconds: float,
+    reason: str = "",
+    gpus: int = 8,
+    *,
+    name: str = "train",
+    uid: int | None = None,
+    workload: tuple[str, ...] | None = None,
 ) -> None:
-    """A job that failed of that reason after so long, or ended well."""
+    """A job that failed of that reason after so long, or ended well; `workload`: the names in its decision."""
+    if workload is not None:
+        line = {"v": 1, "kind": "decision", "decision": f"d-{number}", "at": T0, "workload": workload}
+        joined = {"v": 1, "kind": "job", "decision": f"d-{number}", "at": T0, "job": number}
+        store.put_decisions(CLUSTER, [line, joined])
     store.take([started(number), *([found(number, reason=reason)] if reason else [])], T0)
     state = "FAILED" if reason else "COMPLETED"
     times = {"started": T0, "ended": T0 + seconds}
-    store.enrich([failed(number, state, gpus=gpus, name=name, uid=number, **times)], T0)
+    store.enrich([failed(number, state, gpus=gpus, name=name, uid=uid or number, **times)], T0)
     judge_by_logs(store)
 
 
@@ -35,12 +47,34 @@ def test_what_counts(store: Store) -> None:
     put(store, 4, 300.0)  # too short to say anything
     put(store, 5, 7200.0)
     put(store, 6, 20.0, "syntax_error", gpus=1)
-    put(store, 7, 15.0, "semantic_error", gpus=1, name="smoke-train.sh")  # in place of the job that it saved
-    put(store, 8, 700.0, gpus=1, name="smoke-train.sh")
+    # In place of the job that it saved
+    put(store, 7, 15.0, "semantic_error", gpus=1, name="smoke-train.sh", workload=())
+    put(store, 8, 700.0, gpus=1, name="smoke-train.sh", workload=())
     put(store, 9, 9.0, "syntax_error", gpus=0)
     assert early(store) == History(4, (15.0, 30.0, 4000.0))
     assert early(store, several=False) == History(2, (15.0, 20.0))
     assert early(store, since=T0 + 1) == History(0)
+
+
+@pytest.mark.case("A7")
+@pytest.mark.parametrize("workload", [None, ("name:smoke-x",), ('name:"workload":[]',)])
+def test_a_name_makes_no_smoke_job(store: Store, workload: tuple[str, ...] | None) -> None:
+    put(store, 1, 9.0, "syntax_error", gpus=1, name="smoke-x", workload=workload)
+    assert early(store) == early(store, several=False) == History(0)
+
+
+@pytest.mark.case("A7")
+def test_a_user_has_a_vote_a_workload_and_day(store: Store) -> None:
+    for number in range(1, 4):
+        put(store, number, 300.0, "syntax_error", name=f"x-{number}", uid=1000)
+        put(store, 100 + number, 9.0, "syntax_error", gpus=1, name="smoke-x", uid=1000, workload=())
+        put(store, 200 + number, 4000.0, name=f"sweep-{number}", uid=1001)
+    assert early(store) == History(3, (9.0, 300.0))
+    put(store, 301, 300.0, "syntax_error", name="x-1", uid=1002)
+    assert early(store) == History(4, (9.0, 300.0, 300.0))
+    for number, name in enumerate("abcde", 401):
+        put(store, number, 500.0, "syntax_error", name=name, uid=1003)
+    assert early(store).failed.count(500.0) == 3
 
 
 @pytest.mark.slow
