@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from sqlalchemy import Connection, Table, and_, delete, func, or_, select, tuple_
+from sqlalchemy import Column, ColumnElement, Connection, Table, and_, delete, func, or_, select, tuple_
 
 from profiler.store.schema import (
     decision,
@@ -34,6 +34,12 @@ __all__ = ["Purged", "purge"]
 _JOBS: Final = 200
 """Jobs in one transaction: some ten milliseconds."""
 _ROWS: Final = 1000
+_LEAST: Final = 2000
+_SHARE: Final = 10
+"""Of each kind one purge removes `_LEAST`, or one in so many, whichever is more: a day's worth is far less, and a clock
+that is wrong, or a mistake in the site file, is noticed before all is gone."""
+_AHEAD: Final = 86400.0
+"""Nothing goes by a clock that is further ahead of the newest record than this."""
 _REST: Final = 1.0
 """After each transaction a pause of so many times what it took: writers get half of the time at least."""
 
@@ -61,25 +67,37 @@ def purge(
     """Remove jobs that ended more than `retention` seconds ago with all that is known of them, and older events,
     decisions and nodes that were silent for so long; and series of which `series_retention` seconds nothing was heard.
 
-    A job that never told its end goes when nothing was heard of it for as long. `writing` begins a transaction.
+    A job that never told its end goes when nothing was heard of it for as long. `writing` begins a transaction. What
+    one purge removes is bounded; the next one goes on.
     """
-    before = now - retention
-    courses = _each(writing, rest, lambda connection: _series(connection, now - series_retention))
-    jobs = 0
     with writing() as connection:
         clusters = list(_clusters(connection))
+        newest = _newest(connection, clusters)
+        most = {table.name: _most(connection, table) for table in _BOUNDED}
+    if newest is None:
+        return Purged()
+    now = min(now, newest + _AHEAD)
+    before = now - retention
+    courses = _each(
+        writing, rest, lambda connection: _series(connection, now - series_retention), most[series.name]
+    )
+    jobs = 0
     for cluster in clusters:
         place: tuple[float, int] | None = (float("-inf"), 0)
-        while place is not None:
+        while place is not None and jobs < most[job.name]:
             begun = time.monotonic()
             with writing() as connection:
                 place, gone = _jobs(connection, cluster, before, place)
             jobs += gone
             rest((time.monotonic() - begun) * _REST)
-    events = _each(writing, rest, lambda connection: _events(connection, before))
-    decisions = _each(writing, rest, lambda connection: _old(connection, decision, before))
-    _each(writing, rest, lambda connection: _old(connection, smoke, before))
-    _each(writing, rest, lambda connection: _old(connection, profile_point, before))
+    events = _each(writing, rest, lambda connection: _events(connection, before), most[node_event.name])
+
+    def old(table: Table) -> int:
+        return _each(writing, rest, lambda connection: _old(connection, table, before), most[table.name])
+
+    decisions = old(decision)
+    old(smoke)
+    old(profile_point)
     with writing() as connection:
         silent = select(node.c.cluster, node.c.name).where(node.c.heard < before)
         connection.execute(
@@ -98,9 +116,41 @@ def _clusters(connection: Connection) -> Iterator[str]:
         found = connection.execute(select(func.min(job.c.cluster)).where(job.c.cluster > found)).scalar()
 
 
-def _each(writing: Writing, rest: Callable[[float], object], step: Callable[[Connection], int]) -> int:
-    """Repeat a step, each in a transaction of its own, until it finds nothing."""
-    return sum(_steps(writing, rest, step))
+_BOUNDED: Final = (job, series, node_event, decision, smoke, profile_point)
+
+
+def _most(connection: Connection, table: Table) -> int:
+    """How many rows of a table one purge may remove."""
+    return max(_LEAST, connection.execute(select(func.count()).select_from(table)).scalar_one() // _SHARE)
+
+
+def _newest(connection: Connection, clusters: Iterable[str]) -> float | None:
+    """When the newest record was made: by the nodes' clocks and Slurm's, not by ours, where there are such records."""
+
+    def latest(column: Column[float], *where: ColumnElement[bool]) -> float | None:
+        found: float | None = connection.execute(select(func.max(column)).where(*where)).scalar()
+        return found
+
+    told = [latest(node_event.c.at)]
+    told += [
+        latest(column, job.c.cluster == one) for one in clusters for column in (job.c.sort_at, job.c.ended)
+    ]
+    ours = (latest(table.c.at) for table in (decision, smoke, profile_point))
+    return max((one for one in told if one is not None), default=None) or max(
+        (one for one in ours if one is not None), default=None
+    )
+
+
+def _each(
+    writing: Writing, rest: Callable[[float], object], step: Callable[[Connection], int], most: int
+) -> int:
+    """Repeat a step, each in a transaction of its own, until it finds nothing, or has found so much."""
+    total = 0
+    for count in _steps(writing, rest, step):
+        total += count
+        if total >= most:
+            break
+    return total
 
 
 def _steps(

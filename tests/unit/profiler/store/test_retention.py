@@ -80,6 +80,7 @@ def test_slurms_end_counts(store: Store) -> None:
         [JobFacts(cluster=CLUSTER, job_id=1, restarts=0, state="COMPLETED", ended=T0 - 5, final=True)], T0
     )
     assert store.purge(T0, 365 * DAY, DAY).jobs == 0
+    store.take([event("a", at=T0 + 366 * DAY)], T0 + 366 * DAY)
     assert store.purge(T0 + 366 * DAY, 365 * DAY, DAY).jobs == 1
 
 
@@ -107,7 +108,42 @@ def test_many_go_in_small_steps_and_others_write_meanwhile(
 
 
 def test_usage_that_comes_after_its_job_went_is_kept_again(store: Store) -> None:
-    store.take([started(1), ended(1)], T0)
+    store.take([started(1), ended(1), event("a", at=T0 + 500 * DAY)], T0)
     assert store.purge(T0 + 500 * DAY, 365 * DAY, 90 * DAY).jobs == 1
     store.take([usage(1)], T0 + 500 * DAY)
     assert store.job(CLUSTER, 1) is not None
+
+
+@pytest.mark.case("A9")
+@pytest.mark.parametrize("ahead", [2 * DAY, 400 * DAY, 36500 * DAY])
+def test_a_clock_that_is_far_ahead_removes_nothing(store: Store, ahead: float) -> None:
+    old_and_new(store)
+    store.purge(T0, 365 * DAY, 90 * DAY)
+    before = contents(store)
+    assert store.purge(T0 + ahead, 365 * DAY, 90 * DAY) == Purged()
+    assert contents(store) == before
+
+
+@pytest.mark.case("A9")
+def test_without_jobs_the_newest_decision_counts(store: Store) -> None:
+    lines = [{"kind": "decision", "decision": f"d-{day}", "at": T0 - day * DAY} for day in range(500)]
+    store.put_decisions(CLUSTER, lines)
+    assert store.purge(T0 + 36500 * DAY, 365 * DAY, 90 * DAY).decisions == 135
+
+
+@pytest.mark.case("A9")
+def test_one_purge_removes_so_much_and_the_next_goes_on(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LEAST", 20)
+    monkeypatch.setattr(module, "_JOBS", 5)
+    monkeypatch.setattr(module, "_ROWS", 5)
+    told = [record for number in range(1, 101) for record in (started(number), series(number), ended(number))]
+    store.take(told, T0)
+    store.put_decisions(
+        CLUSTER, [{"kind": "decision", "decision": f"d-{number}", "at": T0} for number in range(100)]
+    )
+    store.take([started(7000, at=T0 + 500 * DAY)], T0 + 500 * DAY)
+    for _ in range(2):
+        purged = store.purge(T0 + 500 * DAY, 365 * DAY, 90 * DAY)
+        assert (purged.jobs, purged.series, purged.decisions) == (20, 20, 20)
