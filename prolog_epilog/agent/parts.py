@@ -65,6 +65,7 @@ def real_parts(settings: Settings) -> Parts:
             job_of=jobs.holder,
             spool=settings.spool,
             slurmd_spool=settings.slurmd_spool,
+            untrusted=settings.untrusted,
             restored=_kept(disk, health_file),
         )
 

@@ -43,6 +43,8 @@ class Settings:
     interval: float
     boot: str
     off_file: Path = Path("/etc/gsub/health.off")
+    untrusted: str = ""
+    """Why others than root could have written the site file."""
 
     @property
     def cluster(self) -> str:

@@ -47,8 +47,10 @@ def planned(
     spool: str,
     slurmd_spool: str,
     points: Iterable[EntryPoint] | None = None,
+    untrusted: str = "",
 ) -> Plan:
-    """The plan for a node.
+    """The plan for a node. `untrusted`: why others than root could have written the site file, which then commands
+    nothing.
 
     `points` are the entry points of the site's own checks in Python; None: those that are installed. None of their
     code is imported here. Names that are wrong are told and passed over.
@@ -88,7 +90,11 @@ def planned(
     for name, change in changes.items():
         if name in found:
             continue
-        if change.command:
+        if change.command and untrusted:
+            problems.append(
+                cleaned(f"[health.checks.{name}] is left out, as it would run as root: {untrusted}")
+            )
+        elif change.command:
             task = Task(name, "command", command=change.command, node=node, alone=True)
             found[name] = _own(task, change) if _runs(change, node) else None
         else:

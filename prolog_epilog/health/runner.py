@@ -57,6 +57,7 @@ class HealthRunner(threading.Thread):
     gpus_per_node counts, then the most that were ever seen).
     job_of: the job that holds a GPU now, for events that belong to one.
     spool, slurmd_spool: the folders that `disk_space` and `slurmd_spool` look at.
+    untrusted: why others than root could have written the site file (`plan.planned`).
     restored: what `state` gave an earlier agent.
     """
 
@@ -72,6 +73,7 @@ class HealthRunner(threading.Thread):
         job_of: Callable[[GpuRef], JobRef | None] = lambda _: None,
         spool: Path | None = None,
         slurmd_spool: Path = Path("/var/spool/slurmd"),
+        untrusted: str = "",
         restored: HealthState | None = None,
         children: Callable[[], Children] = Children,
     ) -> None:
@@ -84,7 +86,13 @@ class HealthRunner(threading.Thread):
         self._slurm_gpus = slurm_gpus
         self._job_of = job_of
         self._make_children = children
-        self._plan = planned(site, node, spool=str(spool or site.agent.spool), slurmd_spool=str(slurmd_spool))
+        self._plan = planned(
+            site,
+            node,
+            spool=str(spool or site.agent.spool),
+            slurmd_spool=str(slurmd_spool),
+            untrusted=untrusted,
+        )
         self._over_gpus = [check for check in self._plan.checks if check.gpu is not None]
         self._in_children = [check for check in self._plan.checks if check.task is not None]
         may_drain = site.policy.mode == "enforce" and site.health.drain

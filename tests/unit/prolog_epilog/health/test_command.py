@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,3 +92,42 @@ def test_one_that_takes_too_long_is_unknown(tmp_path):
     )
     found = run(Task("mine", "command", deadline=2.0, command=task.command))
     assert (found.state, found.detail) == ("unknown", "did not end within 2 s")
+
+
+@pytest.mark.case("A8")
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda file: file.chmod(0o777), "everybody may write to {file}"),
+        (lambda file: (os.chown(file, 0, 1000), file.chmod(0o775)), "the group 1000 may write to {file}"),
+        (lambda file: os.chown(file, 1000, 0), "{file} belongs to uid 1000"),
+        (lambda file: file.parent.chmod(0o777), "everybody may write to {file.parent}"),
+        (lambda file: os.chown(file.parent.parent, 1000, 0), "{file.parent.parent} belongs to uid 1000"),
+        (lambda file: file.parent.chmod(0o1777), ""),
+        (lambda file: os.chown(file, 0, 0), ""),
+    ],
+)
+@pytest.mark.parametrize("way", ["itself", "link", "interpreter"])
+def test_what_others_may_write_is_not_run_as_root(tmp_path: Path, spoil: Any, why: str, way: str) -> None:
+    """Neither the program, nor where a link leads, nor a script that an interpreter reads."""
+    folder = tmp_path / "deep" / "er"
+    folder.mkdir(parents=True)
+    task, made = script(folder, f"touch {tmp_path}/made"), tmp_path / "made"
+    file = Path(task.command[0])
+    spoil(file)
+    link = tmp_path / "link"
+    link.symlink_to(file)
+    command = {"itself": task.command, "link": (str(link),), "interpreter": ("/bin/sh", str(link))}[way]
+    found = run(Task("mine", "command", deadline=30.0, command=command))
+    assert made.exists() == (not why)
+    assert found.state == ("unknown" if why else "ok") and why.format(file=file) in found.detail
+
+
+@pytest.mark.case("A8")
+@pytest.mark.root
+def test_a_link_of_a_users_leads_nowhere(tmp_path: Path) -> None:
+    task, link = script(tmp_path, "true"), tmp_path / "link"
+    link.symlink_to(task.command[0])
+    os.chown(link, 1000, 1000, follow_symlinks=False)
+    assert "belongs to uid 1000" in run(Task("mine", "command", command=(str(link),))).detail

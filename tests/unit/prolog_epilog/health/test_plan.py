@@ -90,6 +90,18 @@ def test_health_switched_off_leaves_nothing(plan):
     assert plan("[health]\nenabled = false\n[health.checks.mine]\ncommand = ['/bin/true']") == Plan()
 
 
+@pytest.mark.case("A8")
+def test_a_site_file_that_others_may_write_commands_nothing(plan, tmp_path):
+    text = "[health.checks.mine]\ncommand = ['/bin/true']\n[health.checks.disk_space]\nwarn = 50"
+    plan(text)
+    site = load_site(tmp_path / "site.toml")
+    why = "everybody may write to /etc/gsub/site.toml"
+    made = planned(site, "n1", spool="/s", slurmd_spool="/d", points=(), untrusted=why)
+    assert "mine" not in [check.name for check in made.checks]
+    assert made.problems == (f"[health.checks.mine] is left out, as it would run as root: {why}",)
+    assert one(made, "disk_space").limits.warn == 50, "figures are still taken"
+
+
 def test_a_command_of_the_sites(plan):
     made = plan("[health.checks.mine]\ncommand = ['/usr/sbin/nhc', '-q']\ndeadline = '1m'")
     found, run = one(made, "mine"), task(made, "mine")
