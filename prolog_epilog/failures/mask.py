@@ -67,6 +67,22 @@ _NO_OPTION_OF_TEXT: Final = (
     r"[_-]token)"
 )
 
+_OF_ACCESS: Final = (  # before a "pass" that is none of a compiler's, an encoder's or a network's
+    r"(?:smtp|imap|mail|e?mail|ftp|sftp|ssh|ldap|bind|db|database|sql|mysql|maria(?:db)?|pg|postgres|redis|mongo(?:db)?"
+    r"|rabbit(?:mq)?|amqp|mqtt|broker|http|proxy|rpc|vpn|wifi|user|admin|root|login|auth|account|acct|api|app|service"
+    r"|svc|git|docker|registry|s3|minio|keystore|truststore|cert|ssl|tls|jupyter|vnc|sudo|my)"
+)
+_COMMANDS: Final = (  # hints, programs, and the option behind which their secret stands
+    ("redis-cli", "redis-cli", r"-a\s{0,3}|--pass\s{1,3}"),
+    ("ldap", "ldap(?:search|modify|add|delete|passwd|whoami|compare|modrdn)", r"-[wsa]\s{0,3}"),
+    ("mongo", "mongo(?:sh|dump|restore|import|export)?", r"-p\s{0,3}"),
+    ("zip", "(?:un)?zip", r"-P\s{0,3}"),
+    ("smbclient", "smbclient", r"-U\s{0,3}['\"]?[^\s%'\"]{1,100}%"),
+    ("lftp", "lftp", r"-u\s{0,3}[^\s,'\"]{1,100},"),
+    ("sqlplus|expdp|impdp", "sqlplus|expdp|impdp", r"[\w$#]{1,60}/(?=[^\s@/]{1,100}@)"),
+    ("openssl", "openssl", r"-pass(?:in|out)?\s{1,3}pass:"),
+)
+
 _RULES: Final = (
     _rule(
         "private key",
@@ -119,12 +135,43 @@ _RULES: Final = (
         r"(?P<kept>\b(?:docker|podman|apptainer|singularity|nerdctl|helm|skopeo|az|oc)\s[^\n]{0,100}?\blogin\s"
         r"(?:[^\n]{0,200}?\s)?(?:-p|--password)[ =]['\"]?)(?!\*{4})[^\s'\"]+",
     ),
+    *(
+        _rule(
+            hints,
+            rf"(?P<kept>\b(?:{programs})\s(?:[^\n]{{0,200}}?\s)?(?:{option})['\"]?)(?!\*{{4}}|-)[^\s'\"@]+",
+        )
+        for hints, programs, option in _COMMANDS
+    ),
+    _rule("munge:", r"(?P<kept>\bMUNGE:)[A-Za-z0-9+/=]{16,}:?"),
+    _rule(
+        "jdbc:",
+        r"(?P<kept>\bjdbc:[a-z0-9]{1,30}(?::[a-z0-9]{1,30}){0,3}:@?(?://)?[^\s/:@'\"]{1,100}/)(?!\*{4}@)[^\s@'\"]{1,300}(?P<end>@)",
+        _KEPT + r"\g<end>",
+    ),
+    _rule(
+        "wandb",
+        r"(?P<kept>\bwandb\s{1,3}login\s[^\n]{0,200}?(?<=\s))(?!-|\*{4}|https?:)(?=[^\s'\"]*\d)[\w\-]{16,}",
+    ),
     _rule("sshpass", r"(?P<kept>\bsshpass\s+-p\s?)(?!\*{4})(?:'[^']*'|\"[^\"]*\"|\S+)"),
     _rule("curl", r"(?P<kept>\bcurl\s.{0,300}?(?:-u|--user)[ =]?['\"]?[^\s:'\"]{1,100}:)(?!\*{4})[^\s'\"]+"),
     _rule(
         "key|login",
         r"(?i)(?P<kept>(?:\bapi[ _-]?key|\bwandb[\w .:(_-]{0,60}?(?:key|login(?: --\w{1,20}){0,4})"
         r"|[\"']key[\"'])\W{1,4})[0-9a-f]{32,86}\b",
+    ),
+    _rule(  # "key": "..." of credentials: no name of a tensor or a metric, which has words
+        "key",
+        r"(?P<kept>[\"']key[\"']\s{0,3}[:=]\s{0,3}[\"'])(?!\*{4})"
+        r"(?=[^\s\"']{0,200}?\d[^\s\"']{0,200}?\d)(?=[^\s\"']{0,200}?[A-Za-z])"
+        r"(?:[0-9a-f]{16,}|[A-Za-z0-9+/=]{16,}|(?=[^\"']{0,200}?[A-Z])(?=[^\"']{0,200}?[a-z])[A-Za-z0-9+/=_\-]{20,})(?=[\"'])",
+    ),
+    _rule(  # smtp_pass=..., --db-pass ...
+        "pass|pw",
+        r"(?i)(?P<kept>(?<![a-z0-9])"
+        + _OF_ACCESS
+        + r"[_-]?(?:pass|pw)['\"]?(?:\s{0,3}(?:=>|:=|==?|:)\s{0,3}|(?<=pass)\s{1,3}|(?<=pw)\s{1,3})['\"]?)(?!-|\*{4}|/)"
+        + _NOTHING
+        + r"[^\s'\"]{2,400}",
     ),
     _rule(  # of an environment: a program's own names are in small letters (forward_pass, sort_key)
         "pass|pw",

@@ -190,9 +190,81 @@ def test_a_token_is_found_wherever_it_stands(token, before, after):
     assert token not in mask(f"{before} hf_{token} {after}")
 
 
+A11 = [  # the line, what must be gone, what must be left
+    ("smtp_pass=hunter2", "hunter2", "smtp_pass=****"),
+    ("db_pass: 'correct horse'", "correct", "db_pass: '****"),
+    ("mail.smtp_pass = s3cr3t!", "s3cr3t", "mail.smtp_pass = ****"),
+    ("train.py --db-pass hunter2 --epochs 3", "hunter2", "--db-pass **** --epochs 3"),
+    ("train.py --db-pass=hunter", "hunter", "--db-pass=****"),
+    ("--redis_pw letmein", "letmein", "--redis_pw ****"),
+    ('{"key": "9f8e7d6c5b4a39281706"}', "9f8e7d", '{"key": "****"}'),
+    ('{"key":"Zm9vYmFyMTIzNDU2Nzg5MA=="}', "Zm9v", '"key":"****"'),
+    ("{'key': 'Ab3_dE-6gH9_jK2mN5pQ8'}", "Ab3_", "'key': '****'"),
+    (f"wandb login {HEX40}", HEX40, "wandb login ****"),
+    (
+        "wandb login --host https://wandb.example.org local-Ab12cd34ef56gh78",
+        "Ab12",
+        "https://wandb.example.org ****",
+    ),
+    ("+ wandb login --relogin abc123def456ghi789", "abc123", "--relogin ****"),
+    ("redis-cli -h cache -a hunter2 ping", "hunter2", "redis-cli -h cache -a **** ping"),
+    ("redis-cli --pass hunter ping", "hunter", "--pass **** ping"),
+    ("ldapsearch -x -D cn=admin -w hunter2 uid=ada", "hunter2", "-w **** uid=ada"),
+    ("mongosh -u ada -p hunter2 db", "hunter2", "-p **** db"),
+    ("smbclient //nas/data -U ada%hunter2", "hunter2", "-U ada%****"),
+    ("lftp -u ada,hunter2 sftp://host", "hunter2", "-u ada,**** sftp://host"),
+    ("unzip -P hunter2 data.zip", "hunter2", "-P **** data.zip"),
+    ("openssl enc -d -passin pass:hunter2", "hunter2", "pass:****"),
+    ("sqlplus scott/tiger@orcl", "tiger", "sqlplus scott/****@orcl"),
+    ("error: MUNGE:AwQFAAD9Rqw1PqZ0dGVzdA==: expired", "AwQFAAD9", "error: MUNGE:**** expired"),
+    ("jdbc:oracle:thin:scott/tiger@//db:1521/x", "tiger", "jdbc:oracle:thin:scott/****@//db:1521/x"),
+    ("jdbc:oracle:oci8:scott/tiger@db", "tiger", "scott/****@db"),
+    ("jdbc:postgresql://db/x?user=ada&password=hunter2", "hunter2", "password=****"),
+    ("jdbc:sqlserver://db;user=ada;password=hunter2;", "hunter2", "user=ada"),
+]
+
+
+@pytest.mark.case("A11")
+@pytest.mark.parametrize(("line", "secret", "left"), A11)
+def test_more_secrets_are_gone(line, secret, left):
+    told = mask(line)
+    assert secret not in told and left in told, told
+    assert mask(told) == told
+
+
+@pytest.mark.case("A11")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "forward_pass=12 ms, backward_pass: 30 ms",
+        "train.py --two-pass encode --first-pass 3",
+        '{"key": "train_loss_epoch_10", "value": 3}',
+        '{"key": "model.layers.0.self_attn.q_proj.weight"}',
+        "{'key': 'checkpoint-001000'}",
+        "wandb: run wandb login to authenticate",
+        "wandb login --help",
+        "redis-cli -h cache-01 -p 6379 ping",
+        "zip -r results2024.zip out/",
+        "MUNGE: Expired credential",
+        "jdbc:postgresql://db:5432/runs",
+        "jdbc:oracle:thin:@//db:1521/x",
+        "tests: 12 pass, 3 fail",
+    ],
+)
+def test_more_of_what_only_looks_like_a_secret_stays(line):
+    assert mask(line) == line
+
+
 @pytest.mark.parametrize(
     "bait",
     [
+        "redis-cli -a ",
+        "smbclient -U ",
+        '"key": "a1',
+        "wandb login a ",
+        "jdbc:a:a:a",
+        "db_pass ",
+        "MUNGE:",
         "password=",
         "token: ",
         "://a:",
