@@ -10,10 +10,12 @@ import pwd
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
-from profiler.logs import log_to_stderr, one_line
+from profiler.logs import Troubles, log_to_stderr, one_line
+from profiler.notify import Notifier
 from site_configs.site import SiteError, find_site
 from slurm_plugins.act.ask import SOCKET
 from slurm_plugins.act.daemon import Daemon, Options
@@ -29,6 +31,9 @@ __all__ = ["main"]
 USAGE = 2
 """Exit code for a configuration that cannot work; systemd does not start us again after it."""
 STATE = Path("/var/lib/gsub-act")
+_AGAIN: Final = 5.0
+
+_log = logging.getLogger("gsub-act")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,13 +47,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         whom = Whom.us(as_slurm_user=arguments.as_slurm_user)
         env = slurm_environment(os.environ, site.taken.site)
         _check_rights(Commands(lambda: env, whom), site.taken.site.cluster)
-        asyncio.run(_serve(_options(arguments, site), site, whom))
+        options = _options(arguments, site)
+        _persist(lambda: asyncio.run(_serve(options, site, whom)))
     except (StartError, SiteError) as error:
         print(f"gsub-act: {error}", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _persist(serve: Callable[[], None], *, pause: Callable[[float], object] = time.sleep) -> None:
+    """Serve; while a disk that may recover is in the way, say so once and try again: nobody else would start us.
+
+    Raises StartError for what does not pass.
+    """
+    troubles, notifier = Troubles(_log), Notifier(os.environ)
+    while True:
+        try:
+            serve()
+            return
+        except StartError as error:
+            if not error.passes:
+                raise
+            troubles.say("nothing can be done yet, it is tried again", f"{error.what}: {error.why}")
+        notifier.send("STATUS=waiting for a disk", f"EXTEND_TIMEOUT_USEC={int(12 * _AGAIN * 1e6)}")
+        pause(_AGAIN)
 
 
 async def _serve(options: Options, site: SiteFile, whom: Whom) -> None:
@@ -80,9 +104,7 @@ def _check_rights(slurm: Commands, cluster: str) -> None:
             "correct `cluster`, or `slurm.conf`, in the site file",
         )
     if rights.enough is None:
-        logging.getLogger("gsub-act").warning(
-            "what Slurm lets us do is not known yet: %s", one_line(rights.why)
-        )
+        _log.warning("what Slurm lets us do is not known yet: %s", one_line(rights.why))
 
 
 def _parser() -> argparse.ArgumentParser:

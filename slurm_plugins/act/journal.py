@@ -82,7 +82,7 @@ class Journal:
             os.close(self._lock)
             raise StartError(
                 f"the journal {self.path} cannot be opened",
-                error.strerror or "",
+                error,
                 "see its owner and the disk",
             ) from None
         self._bucket = Bucket(_REFUSALS, now=now)
@@ -233,7 +233,7 @@ def _check(folder: Path) -> None:
     try:
         found = folder.stat()
     except OSError as error:
-        raise StartError(f"no folder for the journal: {folder}", error.strerror or "", fix) from None
+        raise StartError(f"no folder for the journal: {folder}", error, fix) from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise StartError(
             f"the folder of the journal is not safe: {folder}",
@@ -246,9 +246,7 @@ def _locked(folder: Path) -> int:
     try:
         lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise StartError(
-            f"cannot write in {folder}", error.strerror or "", "see its disk and owner"
-        ) from None
+        raise StartError(f"cannot write in {folder}", error, "see its disk and owner") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import errno
+from typing import Final
+
 from profiler.logs import one_line
 
-__all__ = ["StartError"]
+__all__ = ["PASSING", "StartError"]
+
+PASSING: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+"""A disk that is full or has failed is no reason not to start: nobody would start us again when it is well."""
 
 
 class StartError(Exception):
-    """gsubd cannot start. The message is three lines: what, why, what to do."""
+    """gsubd cannot start. The message is three lines: what, why, what to do.
 
-    def __init__(self, what: str, why: str, fix: str) -> None:
+    `passes`: it may be over without anybody's doing, and is worth another try.
+    """
+
+    def __init__(self, what: str, why: str | OSError, fix: str) -> None:
+        self.passes = isinstance(why, OSError) and why.errno in PASSING
+        if isinstance(why, OSError):
+            why = why.strerror or ""
         self.what = what
         self.why = why
         self.fix = fix

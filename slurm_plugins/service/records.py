@@ -7,7 +7,6 @@ words, which a terminal might obey, are escaped as JSON has it.
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
@@ -20,8 +19,8 @@ from typing import Any, Final
 
 import msgspec
 
-from profiler.logs import one_line
-from slurm_plugins.service.errors import StartError
+from profiler.logs import Troubles, one_line
+from slurm_plugins.service.errors import PASSING, StartError
 
 __all__ = ["FILES", "FILE_BYTES", "Journal", "tail"]
 
@@ -33,8 +32,6 @@ _QUEUE = 10_000
 _BATCH = 256
 _GATHER = 0.05
 """Seconds that a record waits for others to be written with."""
-_PASSING: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
-"""A disk that is full or has failed is no reason not to start: nobody would start us again when it is well."""
 
 _log = logging.getLogger("gsubd")
 
@@ -54,15 +51,16 @@ class Journal:
         """Records that were lost: no room in the queue or on the disk."""
         self.written = 0
         self._failing = False
+        self._odd = Troubles(_log)
         self._closing = threading.Event()
         self._handle: int | None = None
         try:
             self._handle = self._open()
         except OSError as error:
-            if error.errno not in _PASSING:
+            if error.errno not in PASSING:
                 raise StartError(
                     f"cannot write records to {self.path}",
-                    error.strerror or "",
+                    error,
                     "give the folder to the user that gsubd runs as, or name another with --state",
                 ) from None
             self._fail(error)
@@ -120,10 +118,10 @@ class Journal:
         for line in batch:
             try:
                 lines.append(_ascii(line()) + b"\n")
-            except Exception:
+            except Exception as error:
                 # a record that cannot be encoded is our bug: it must not end the thread that writes the others
                 self.dropped += 1
-                _log.exception("a record could not be encoded")
+                self._odd.say("a record could not be encoded, it and others like it are counted", repr(error))
         if not lines:
             return
         before = self.written

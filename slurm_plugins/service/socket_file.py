@@ -49,7 +49,7 @@ class SocketFile:
         try:
             mode = folder.stat().st_mode
         except OSError as error:
-            raise StartError(f"no folder for {self._what}: {folder}", error.strerror or "", fix) from None
+            raise StartError(f"no folder for {self._what}: {folder}", error, fix) from None
         if not stat.S_ISDIR(mode):
             raise StartError(f"no folder for {self._what}: {folder}", "it is no folder", fix)
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
@@ -72,7 +72,7 @@ class SocketFile:
         except OSError as error:
             raise StartError(
                 f"cannot write in {self.path.parent}",
-                error.strerror or "",
+                error,
                 f"give the folder to the user that {self._owner} runs as",
             ) from None
         try:
@@ -121,7 +121,7 @@ class SocketFile:
             listening.close()
             raise StartError(
                 f"cannot make {self._what} {self.path}",
-                error.strerror or "",
+                error,
                 "check the folder's owner and the file system",
             ) from None
         finally:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_plugins.act.__main__ import _persist
 from slurm_plugins.act.journal import NAME, Journal, held
 from slurm_plugins.act.ledger import Book, Entry
 from slurm_plugins.service.errors import StartError
@@ -194,3 +195,32 @@ def test_what_still_matters_adds_up_to_the_same(steps):
     assert recent <= again.standing.keys()
     book.forget(now)
     assert book.all_held() == again.all_held() and book.standing.keys() == again.standing.keys()
+
+
+@pytest.mark.case("A12")
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO])
+@pytest.mark.parametrize("file", [".lock", NAME])
+def test_a_disk_that_may_recover_is_waited_for_and_told_once(tmp_path, monkeypatch, caplog, number, file):
+    opened, tries = os.open, 0
+
+    def fails(path, *args, **more):
+        nonlocal tries
+        if os.fspath(path).endswith(file) and tries < 5:
+            tries += 1
+            raise OSError(number, os.strerror(number))
+        return opened(path, *args, **more)
+
+    monkeypatch.setattr(os, "open", fails)
+    pauses: list[float] = []
+    _persist(lambda: Journal(tmp_path, now=0.0).close(), pause=pauses.append)
+    assert len(pauses) == tries == 5
+    assert caplog.text.count(os.strerror(number)) == 1
+
+
+@pytest.mark.case("A12")
+def test_what_does_not_pass_ends_it(tmp_path):
+    def pause(_: float) -> None:
+        raise AssertionError("it waits")
+
+    with pytest.raises(StartError, match="no folder"):
+        _persist(lambda: Journal(tmp_path / "none", now=0.0).close(), pause=pause)
