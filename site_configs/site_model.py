@@ -33,7 +33,6 @@ __all__ = [
     "Mode",
     "Partition",
     "Policy",
-    "Profiles",
     "Receipt",
     "Resources",
     "Resubmit",
@@ -209,15 +208,6 @@ class Failures:
 
     signatures: tuple[str, ...] = t.key(
         (), t.listing(t.PATH, "a list of paths"), "Signature files of the site, read after gsub's own."
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Profiles:
-    """What is learnt about workloads, and for whom."""
-
-    share_in_account: bool = t.key(
-        False, t.FLAG, "May users of one Slurm account profit from each other's profiles?"
     )
 
 
@@ -407,7 +397,6 @@ class Site:
     smoke: Smoke = t.key(Smoke(), t.table(Smoke), "")
     failures: Failures = t.key(Failures(), t.table(Failures), "")
     resubmit: Resubmit = t.key(Resubmit(), t.table(Resubmit), "")
-    profiles: Profiles = t.key(Profiles(), t.table(Profiles), "")
     service: Service = t.key(Service(), t.table(Service), "")
     store: Store = t.key(Store(), t.table(Store), "")
     agent: Agent = t.key(Agent(), t.table(Agent), "")
