@@ -16,7 +16,7 @@ __all__ = ["SiteFile", "Taken"]
 
 _log = logging.getLogger("gsubd")
 _MAX_BYTES = 1 << 20
-_Mark: TypeAlias = tuple[tuple[int, int, int] | None, ...]
+_Mark: TypeAlias = tuple[tuple[int, ...] | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +73,13 @@ class SiteFile:
         return tuple(map(_mark, files))
 
 
-def _mark(path: Path) -> tuple[int, int, int] | None:
+def _mark(path: Path) -> tuple[int, ...] | None:
     try:
         found = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    # The change time, too: a file that was made readable has the same content
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
 
 
 def _read(path: Path) -> Taken:

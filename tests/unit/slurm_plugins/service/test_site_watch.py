@@ -52,6 +52,21 @@ def test_a_bad_file_leaves_the_one_in_force_and_is_said_once(
     assert file.taken.site == load_site(path)
 
 
+@pytest.mark.case("A10")
+@pytest.mark.parametrize("change", ["mode", "owner"])
+def test_a_file_that_was_made_readable_is_looked_at_again(tmp_path: Path, change: str) -> None:
+    """Neither its time nor its size nor its number is another."""
+    path = tmp_path / "site.toml"
+    path.write_text(SITE.format(mode="advise"))
+    path.chmod(0o600)
+    file = SiteFile(path)
+    if change == "mode":
+        path.chmod(0o644)
+    else:
+        os.chown(path, os.getuid(), os.getgid())
+    assert not file.changed() and file.changed()
+
+
 def test_the_first_one_must_be_good(tmp_path: Path) -> None:
     with pytest.raises(SiteError):
         SiteFile(tmp_path / "none.toml")
