@@ -12,7 +12,7 @@ from profiler.answers import ClearNode
 from profiler.logs import one_line
 from slurm_plugins.service.keeper.app import Answer, Request
 from slurm_plugins.service.keeper.bad_nodes import Assessing
-from slurm_plugins.service.keeper.parameters import Parameter, read_path, read_query
+from slurm_plugins.service.keeper.parameters import Parameter, read_json, read_path, read_query
 from slurm_plugins.service.keeper.refusal import RefusedError
 
 __all__ = ["CLEAR", "clearer"]
@@ -35,10 +35,8 @@ def clearer(assessing: Assessing | None, node: Parameter) -> Callable[[Request],
                 403, "this is for operators", "They are named in the site file: operators = [...]."
             )
         request.want_json("the reason comes", "it")
-        try:
-            why = one_line(_decoder.decode(request.body).why, _WORDS).strip()
-        except msgspec.MsgspecError as error:
-            raise RefusedError(400, one_line(str(error), 200), 'Send {"why": "GPU 3 replaced"}.') from None
+        asked = read_json(_decoder, request.body, 'Send {"why": "GPU 3 replaced"}.')
+        why = one_line(asked.why, _WORDS).strip()
         if not why:
             raise RefusedError(400, "it is not said why", 'Send {"why": "GPU 3 replaced"}.')
         if assessing is None or assessing.current is None:

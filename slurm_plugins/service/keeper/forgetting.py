@@ -17,7 +17,7 @@ from profiler.logs import one_line
 from slurm_plugins.service.keeper.app import Answer, Request
 from slurm_plugins.service.keeper.auth import Who
 from slurm_plugins.service.keeper.learning import Learning
-from slurm_plugins.service.keeper.parameters import read_query
+from slurm_plugins.service.keeper.parameters import read_json, read_query
 from slurm_plugins.service.keeper.points import Often
 from slurm_plugins.service.keeper.refusal import RefusedError
 from slurm_plugins.service.keeper.storing import Storing
@@ -42,10 +42,7 @@ def forgetter(
         who = request.proven()
         read_query(request.query, ())
         request.want_json("the workload comes", "it")
-        try:
-            asked = _decoder.decode(request.body)
-        except msgspec.MsgspecError as error:
-            raise RefusedError(400, one_line(str(error), 200), 'Send {"workload": "own:resnet"}.') from None
+        asked = read_json(_decoder, request.body, 'Send {"workload": "own:resnet"}.')
         store = storing.store
         if not often.once(who.uid):
             raise RefusedError(429, "that is too often", "Forget the others in a minute.")

@@ -9,14 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl
+
+import msgspec
 
 from profiler.logs import one_line
 from slurm_plugins.service.keeper.refusal import RefusedError
 
-__all__ = ["Parameter", "moment", "read_path", "read_query", "whole", "word"]
+__all__ = ["Parameter", "moment", "read_json", "read_path", "read_query", "whole", "word"]
 
+_T = TypeVar("_T")
 _QUERY_BYTES: Final = 4096
 _FIELDS: Final = 32
 
@@ -96,6 +99,17 @@ def read_query(query: bytes, known: Sequence[Parameter]) -> dict[str, Any]:
             raise RefusedError(400, f"{name} is given twice", "Give it once.")
         values[name] = _value(by_name[name], text)
     return values
+
+
+def read_json(decoder: msgspec.json.Decoder[_T], body: bytes, remedy: str) -> _T:
+    """A body as JSON. Raises RefusedError (400).
+
+    Bytes that are no UTF-8, and brackets without end, are no errors of msgspec's own.
+    """
+    try:
+        return decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RefusedError(400, one_line(str(error), 200), remedy) from None
 
 
 def read_path(given: Mapping[str, str], known: Sequence[Parameter]) -> dict[str, Any]:

@@ -52,6 +52,16 @@ def test_the_next_submission_gets_what_it_got_before(here: Place) -> None:
     assert here.decided().edits[CPUS] == "gres:gpu:6"
 
 
+@pytest.mark.case("A10")
+@pytest.mark.parametrize(
+    "body", [b"\xff", b'{"workload": "\xff"}', b"[" * 100_000, b"", b"null", b'"\xed\xa0\x80"']
+)
+@pytest.mark.parametrize("target", [FORGET, "/v1/points", "/v1/records", "/v1/nodes/n1/clear"])
+def test_bytes_that_are_no_json_are_told_so(here: Place, target: str, body: bytes) -> None:
+    got = asyncio.run(here.door.ask(0, "POST", target, body))
+    assert got.status == 400 and got.why
+
+
 def test_runs_that_others_share_a_name_with_stay_under_it(here: Place) -> None:
     here.post(measured(2.6, workload=("run:" + "a" * 32, "like:" + "c" * 32)))
     here.post(measured(13.5, workload=("run:" + "b" * 32, "like:" + "c" * 32)))
