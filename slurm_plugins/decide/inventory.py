@@ -145,7 +145,7 @@ class Inventory:
 
     def pools_of(self, names: str | None) -> tuple[Pool, ...]:
         """The partitions of ``-p a,b``; empty when one of them is unknown."""
-        found = [self.pool(name) for name in (names or self.default).split(",")]
+        found = [self.pool(name) for name in dict.fromkeys((names or self.default).split(","))]
         return tuple(pool for pool in found if pool is not None) if None not in found else ()
 
 

@@ -94,9 +94,11 @@ def _undecided(request: Request, decision_id: str, mode: Mode, why: str) -> Deci
 def mode_for(request: Request, context: Context) -> Mode:
     """How far gsub may go with this job; of several partitions (``-p a,b``) the most cautious counts."""
     job = request.job
-    names = (job.partition or context.inventory.default).split(",")
     account = job.account or job.default_account or ""
     site = context.site
+    # Thousands of names may be written: those of which the site file says nothing are all the same
+    written = (job.partition or context.inventory.default).split(",")
+    names = {name if name in site.partitions else "" for name in written}
     return min(
         (site.mode_for(partition=name, account=account, uid=request.uid) for name in names), key=MODES.index
     )

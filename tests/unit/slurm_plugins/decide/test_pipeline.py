@@ -306,6 +306,24 @@ def test_the_most_cautious_of_partition_account_and_site_counts() -> None:
     assert mode(account="new", default_account="old") == "enforce"
 
 
+@pytest.mark.case("A10")
+@pytest.mark.parametrize(
+    "names", ["," * 4090, ",".join(f"p{number}" for number in range(800)), "gpu," * 1000]
+)
+def test_thousands_of_partitions_cost_little(names: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(cluster="test", policy=Policy(mode="enforce"), partitions={"gpu": Partition("gpu")})
+    asked: list[str] = []
+    mode_for = Site.mode_for
+
+    def counted(site: Site, *, partition: str, account: str, uid: int) -> Mode:
+        asked.append(partition)
+        return mode_for(site, partition=partition, account=account, uid=uid)
+
+    monkeypatch.setattr(Site, "mode_for", counted)
+    decide(ask(partition=names), two_leaves(site=site), decision_id=ID, stages=())
+    assert len(asked) <= 2
+
+
 # --- words -----------------------------------------------------------------------------------------------------------
 
 
