@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
 
 import msgspec
@@ -27,7 +26,6 @@ import msgspec
 from profiler.gpu import GpuReading, GpuSample
 from profiler.sampler_child import START, Call, CallPage, Done, Message, Read, Unavailable
 
-_ROOT = Path(__file__).resolve().parents[1]
 _MAX_LINE = 1 << 20
 _START_ALLOWANCE = 10.0  # seconds more for the first answer of a child: Python and the driver's library start
 
@@ -127,8 +125,8 @@ class _Child:
         self._page, descriptor = CallPage.made()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "profiler.sampler_child", str(descriptor)],
-                cwd=_ROOT,  # where `-m` finds this very package, and not one that lies in the working directory
+                [sys.executable, "-I", "-m", "profiler.sampler_child", str(descriptor)],
+                cwd="/",
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 bufsize=0,

@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -28,7 +27,6 @@ from prolog_epilog.health.tasks import Answer, Task
 
 __all__ = ["Children"]
 
-_ROOT: Final = Path(__file__).resolve().parents[2]
 _START_ALLOWANCE: Final = 20.0  # seconds more for a child's first answer: Python starts
 _GRACE: Final = 1.0  # seconds more than a deadline that the child itself keeps
 _TO_END: Final = 2.0  # seconds for a child to go after its last answer, or after SIGKILL
@@ -139,8 +137,8 @@ class Children:
     def _launch(self, tasks: deque[Task]) -> None:
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", "prolog_epilog.health.child"],
-                cwd=_ROOT,  # where `-m` finds this very package, and not one that lies in the working directory
+                [sys.executable, "-I", "-m", "prolog_epilog.health.child"],
+                cwd="/",
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

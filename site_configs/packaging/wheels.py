@@ -174,6 +174,7 @@ def _environment(target: Target, architecture: str) -> dict[str, str]:
 def _pip(*arguments: str, env: Mapping[str, str] | None = None) -> None:
     line = [
         sys.executable,
+        "-I",
         "-m",
         "pip",
         arguments[0],

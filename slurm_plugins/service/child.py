@@ -26,9 +26,8 @@ def child_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def python(module: str) -> tuple[str, ...]:
-    """The command that runs a module as we ourselves are run."""
-    isolated = ("-I",) if sys.flags.isolated else ()
-    return (sys.executable, *isolated, "-m", module)
+    """The command that runs a module: isolated, or the working directory and PYTHONPATH would come first."""
+    return (sys.executable, "-I", "-m", module)
 
 
 async def ask_child(
