@@ -74,7 +74,8 @@ _OF_ACCESS: Final = (  # before a "pass" that is none of a compiler's, an encode
 )
 _COMMANDS: Final = (  # hints, programs, and the option behind which their secret stands
     ("redis-cli", "redis-cli", r"-a\s{0,3}|--pass\s{1,3}"),
-    ("ldap", "ldap(?:search|modify|add|delete|passwd|whoami|compare|modrdn)", r"-[wsa]\s{0,3}"),
+    ("ldap", "ldap(?:search|modify|add|delete|whoami|compare|modrdn)", r"-w\s{0,3}"),
+    ("ldappasswd", "ldappasswd", r"-[was]\s{0,3}"),
     ("mongo", "mongo(?:sh|dump|restore|import|export)?", r"-p\s{0,3}"),
     ("zip", "(?:un)?zip", r"-P\s{0,3}"),
     ("smbclient", "smbclient", r"-U\s{0,3}['\"]?[^\s%'\"]{1,100}%"),
