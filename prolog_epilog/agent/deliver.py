@@ -4,6 +4,9 @@ A record is removed when the service says that it is in its store, and set aside
 will be. Anything else (no service, a busy one, one that cannot be believed, a mistake in the site file) means: later.
 What goes wrong is told once in the log, and once more when it is over.
 
+Records are sent to nobody who has not just sealed an answer: while the service starts anew, somebody else could listen
+on its port, and read them.
+
 Waits are by the monotonic clock, and random, so that the nodes of a cluster do not come all at once after an outage.
 """
 
@@ -28,6 +31,8 @@ from prolog_epilog.agent.spool import Spool, Trouble, Waiting
 __all__ = ["Backoff", "Delivery", "Pace"]
 
 TARGET = "/v1/records"
+_PROOF = "/healthz"  # asks for nothing; its answer is sealed where the question has a credential
+_PROVEN = 10.0  # seconds for which a sealed answer proves who listens
 
 # The service takes 5000 records and 4 MiB at once; smaller batches give way sooner to what matters more
 _RECORDS, _BYTES = 500, 1 << 20
@@ -127,6 +132,7 @@ class Delivery(threading.Thread):
         self._stopping = threading.Event()
         self._deadline: float | None = None
         self._most = _RECORDS
+        self._proven = float("-inf")
         self._held: dict[
             str, float
         ] = {}  # ids of records that the service fails on -> until when (monotonic)
@@ -208,9 +214,14 @@ class Delivery(threading.Thread):
         told = {"v": 1, "node": node, "cluster": self._cluster, "release": release()}
         head = msgspec.json.encode(told)[:-1]
         body = head + b',"records":[' + b",".join(waiting.line for waiting in batch) + b"]}"
+        within = timeout and min(timeout, 10.0)
         try:
-            answer = self._service.ask("POST", TARGET, body, timeout=timeout and min(timeout, 10.0))
+            if batch and at >= self._proven + _PROVEN:
+                self._service.ask("GET", _PROOF, timeout=within)
+            answer = self._service.ask("POST", TARGET, body, timeout=within)
+            self._proven = time.monotonic()
         except ServiceError as error:
+            self._proven = float("-inf")
             return "refused" if error.status in _UNWANTED else "busy", str(error)
         outcome = _OUTCOMES.get(answer.status) or ("refused" if answer.status < 500 else "broken")
         why = f"the service answers {answer.status}: {answer.body[:300].decode(errors='replace')}"

@@ -21,6 +21,7 @@ from profiler.munge import Munge
 from profiler.records import JobRef, Record, decode, identity
 from profiler.release import release
 from profiler.sealed import Answer, Service, ServiceError
+from prolog_epilog.agent import deliver as deliver_
 from prolog_epilog.agent.deliver import Backoff, Delivery, Pace
 from prolog_epilog.agent.spool import Spool
 from tests.paths import REPOSITORY
@@ -61,6 +62,8 @@ class Shop:
         return read
 
     def answer(self, asked: Asked) -> Reply:
+        if asked.method == "GET":
+            return 200, b""
         return 200, msgspec.json.encode(Taken(tuple(record.id for record in self.take(asked.body))))
 
 
@@ -71,8 +74,12 @@ class Fake:
     reply: Callable[[bytes], Answer]
     asked: list[bytes] = field(default_factory=list)
     timeouts: list[float | None] = field(default_factory=list)
+    proofs: int = 0
 
     def ask(self, method: str, target: str, body: bytes = b"", *, timeout: float | None = None) -> Answer:
+        if (method, target, body) == ("GET", "/healthz", b""):
+            self.proofs += 1
+            return Answer(200, b"")
         assert (method, target) == ("POST", "/v1/records")
         self.asked.append(body)
         self.timeouts.append(timeout)
@@ -529,6 +536,7 @@ def test_over_the_network(spool, shop, deliver, server: Sealing):
     assert all(asked.by is not None and asked.by.uid == ME for asked in server.asked)
 
 
+@pytest.mark.case("A5")
 @pytest.mark.parametrize("seal", ["", "MUNGE:AAAA:", "another"])
 def test_somebody_who_plays_the_service_gets_no_record_off_the_node(
     spool, shop, deliver, server: Sealing, seal
@@ -541,6 +549,34 @@ def test_somebody_who_plays_the_service_gets_no_record_off_the_node(
     deliver(Service(server.url, server.munge, trusted))
     until(lambda: len(server.asked) > 10)
     assert spool.counts().records == 1
+    assert {(asked.method, asked.target, asked.body) for asked in server.asked} == {("GET", "/healthz", b"")}
+
+
+@pytest.mark.case("A5")
+def test_a_proof_holds_for_seconds_and_not_beyond_a_failure(spool, shop, deliver, monkeypatch):
+    fake = Fake(taking(shop))
+    spool.put(started(1))
+    deliver(fake)
+    for number in range(2, 6):
+        spool.put(started(number))
+        until(empty(spool))
+    assert fake.proofs == 1
+    monkeypatch.setattr(deliver_, "_PROVEN", 0.0)
+    spool.put(started(6))
+    until(empty(spool))
+    assert fake.proofs == 2
+    monkeypatch.setattr(deliver_, "_PROVEN", 1000.0)
+    failures = iter([ServiceError("unreachable", "gone")])
+
+    def once(body: bytes) -> Answer:
+        for failure in failures:
+            raise failure
+        return taking(shop)(body)
+
+    fake.reply = once
+    spool.put(started(7))
+    until(empty(spool))
+    assert fake.proofs == 3
 
 
 @pytest.mark.slow
@@ -551,6 +587,8 @@ def test_killed_at_every_step_nothing_is_lost_and_nothing_is_doubled(tmp_path, s
 
     def reply(asked: Asked) -> Reply:
         nonlocal answers
+        if asked.method == "GET":
+            return 200, b""
         answers += 1
         answer = shops.setdefault(json.loads(asked.body)["node"], Shop()).answer(asked)
         return answer if answers % 5 else (503, b"")  # now and then an acknowledgement is lost on top
