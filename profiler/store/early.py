@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final
 
 from sqlalchemy import (
     ColumnElement,
@@ -38,8 +38,6 @@ SMOKE: Final = "smoke-%"
 """The names of smoke jobs; what failed there would have failed in the job itself."""
 _NO_WORKLOAD: Final = '%"workload":[]%'
 """In a decision's line, where its script is gsub's own: a name alone proves no smoke job, as anybody can choose it."""
-_Row: TypeAlias = tuple[int | None, str | None, int, float]
-"""A uid, a job's name, a day, and how long such runs took on average."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +93,8 @@ def early_failures(connection: Connection, query: EarlyQuery) -> EarlyFailures:
         .order_by(func.max(verdict.c.at).desc())
         .limit(MOST)
     )
-    times = sorted(float(round(one)) for one in _votes(map(tuple, failed))[:_TOLD])
-    long = len(_votes(map(tuple, ran)))
+    times = sorted(float(round(one)) for one in _votes(failed)[:_TOLD])
+    long = len(_votes(ran))
     return EarlyFailures(long + sum(time < LONG for time in times), tuple(times))
 
 
@@ -105,13 +103,14 @@ def _by_day(
     name: ColumnElement[str | None],
     at: ColumnElement[float],
     took: ColumnElement[float],
-) -> Select[_Row]:
+) -> Select[Any]:
+    """A uid, a job's name, a day, and how long such runs took on average."""
     day = cast(at / literal_column("86400"), Integer)
     return select(uid, name, day, func.avg(took)).group_by(uid, name, day)
 
 
-def _votes(rows: Iterable[_Row]) -> list[float]:
-    """How long each took that counts."""
+def _votes(rows: Iterable[Sequence[Any]]) -> list[float]:
+    """How long each took that counts, of rows of `_by_day`."""
     seen: dict[tuple[int | None, int], set[str]] = {}
     times = []
     for uid, name, day, took in rows:

@@ -94,13 +94,18 @@ def test_one_that_takes_too_long_is_unknown(tmp_path):
     assert (found.state, found.detail) == ("unknown", "did not end within 2 s")
 
 
+def give_to_a_group(file: Path) -> None:
+    os.chown(file, 0, 1000)
+    file.chmod(0o775)
+
+
 @pytest.mark.case("A8")
 @pytest.mark.root
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
         (lambda file: file.chmod(0o777), "everybody may write to {file}"),
-        (lambda file: (os.chown(file, 0, 1000), file.chmod(0o775)), "the group 1000 may write to {file}"),
+        (give_to_a_group, "the group 1000 may write to {file}"),
         (lambda file: os.chown(file, 1000, 0), "{file} belongs to uid 1000"),
         (lambda file: file.parent.chmod(0o777), "everybody may write to {file.parent}"),
         (lambda file: os.chown(file.parent.parent, 1000, 0), "{file.parent.parent} belongs to uid 1000"),
