@@ -26,6 +26,7 @@ import msgspec
 from profiler.gpu import GpuReading, GpuSample
 from profiler.sampler_child import START, Call, CallPage, Done, Message, Read, Unavailable
 
+_COMMAND = (sys.executable, "-I", "-m", "profiler.sampler_child")
 _MAX_LINE = 1 << 20
 _START_ALLOWANCE = 10.0  # seconds more for the first answer of a child: Python and the driver's library start
 
@@ -125,7 +126,7 @@ class _Child:
         self._page, descriptor = CallPage.made()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-m", "profiler.sampler_child", str(descriptor)],
+                [*_COMMAND, str(descriptor)],
                 cwd="/",
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

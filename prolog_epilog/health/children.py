@@ -27,6 +27,7 @@ from prolog_epilog.health.tasks import Answer, Task
 
 __all__ = ["Children"]
 
+_COMMAND: Final = (sys.executable, "-I", "-m", "prolog_epilog.health.child")
 _START_ALLOWANCE: Final = 20.0  # seconds more for a child's first answer: Python starts
 _GRACE: Final = 1.0  # seconds more than a deadline that the child itself keeps
 _TO_END: Final = 2.0  # seconds for a child to go after its last answer, or after SIGKILL
@@ -137,7 +138,7 @@ class Children:
     def _launch(self, tasks: deque[Task]) -> None:
         try:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-m", "prolog_epilog.health.child"],
+                _COMMAND,
                 cwd="/",
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 from gsub.workload_name import variable
-from profiler import gathered
+from profiler import gathered, refining
 from profiler.answers import Curves
-from profiler.curves import Curve
+from profiler.curves import Curve, Point
 from profiler.records import HostUse
 from profiler.workload import identify, owned
 from site_configs.site_model import Resources
@@ -287,13 +287,12 @@ def test_curves_by_name(here: Place) -> None:
 def test_a_user_with_thousands_of_runs_holds_nobody_up(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is anything fitted where the store is read."""
     fitting, free = set[str](), threading.Event()
-    refined = learning.refined
 
     def slow(*args: Any) -> Curve:
         fitting.add(threading.current_thread().name.partition("_")[0])
         if not free.is_set():
             time.sleep(0.05)
-        return refined(*args)
+        return refining.refined(*args)
 
     monkeypatch.setattr(learning, "refined", slow)
     monkeypatch.setattr(learning, "_TURN", 0.01)
@@ -318,9 +317,13 @@ def test_a_user_with_thousands_of_runs_holds_nobody_up(here: Place, monkeypatch:
 
 @pytest.mark.case("A6")
 def test_one_name_for_all_runs_is_no_more_work(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    standing = gathered.standing
-    monkeypatch.setattr(gathered, "standing", lambda runs, now: asked.append(len(runs)) or standing(runs, now))
+    asked: list[int] = []
+
+    def counted(runs: Sequence[Sequence[Point]], now: float) -> tuple[int, ...]:
+        asked.append(len(runs))
+        return refining.standing(runs, now)
+
+    monkeypatch.setattr(gathered, "standing", counted)
     runs = [measured(5.7, workload=(f"own:{number}", "name:x")) for number in range(100)]
     here.store.put_points(CLUSTER, ADA, runs)
     assert here.curves(ADA) and max(asked) == gathered.RUNS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -145,6 +146,7 @@ def test_a_broken_installation_drains_nobody(machine, monkeypatch, tmp_path):
     """The reader's process does not even start: its Python finds a broken module before NVIDIA's."""
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken/pynvml.py").write_text("raise SystemError('corrupt')\n")
+    monkeypatch.setattr("profiler.sampler._COMMAND", (sys.executable, "-m", "profiler.sampler_child"))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "broken"))
     machine.sampler.close()
     machine.look(5)

@@ -17,6 +17,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+from prolog_epilog.health import children
 from prolog_epilog.health.child import GROUP
 from prolog_epilog.health.plan import planned
 from site_configs.site import load_site, parse_site
@@ -57,6 +58,8 @@ def installed(tmp_path, monkeypatch) -> Iterator[int]:
     lines = "".join(f"{key} = {value}\n" for key, value in points.items())
     (info / "entry_points.txt").write_text(f"[{GROUP}]\n{lines}broken = mysite.nowhere:Check\n")
     monkeypatch.syspath_prepend(site_packages)
+    # In the place of an installation in this very environment, which others use at the same time
+    monkeypatch.setattr(children, "_COMMAND", (sys.executable, "-m", "prolog_epilog.health.child"))
     monkeypatch.setenv("PYTHONPATH", str(site_packages))
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
