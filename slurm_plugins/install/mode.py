@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from site_configs.site import SiteError, parse_site
-from site_configs.site_model import Account, Mode, Partition, Policy, Site
+from site_configs.site_model import MODES, Account, Mode, Partition, Policy, Site
 from slurm_plugins.install.host import Host
 from slurm_plugins.install.toml_edit import EditError, set_key
 
@@ -22,7 +22,9 @@ __all__ = [
     "Scope",
     "Service",
     "WrongModeError",
+    "beyond",
     "changed",
+    "changed_everywhere",
     "enforces",
     "keep_and_write",
     "rows",
@@ -107,6 +109,24 @@ def _rows(site: Site) -> Iterator[Row]:
 def enforces(site: Site) -> bool:
     """Whether any job may be changed: then gsub-act is to run."""
     return any(row.mode == "enforce" for row in rows(site))
+
+
+def beyond(site: Site, mode: Mode) -> tuple[Row, ...]:
+    """The partitions and accounts that state more than `mode`: the site's own mode does not reach them."""
+    return tuple(
+        row for row in rows(site)[1:] if MODES.index(row.mode) > MODES.index(mode)
+    )
+
+
+def changed_everywhere(text: str, file: str, mode: Mode) -> str:
+    """The site file's text with `mode` for the site, and for each partition and account that states more.
+
+    Raises as `changed` does.
+    """
+    text = changed(text, file, Scope(), mode, None)
+    for row in beyond(parse_site(text, file), mode):
+        text = changed(text, file, row.scope, mode, None)
+    return text
 
 
 def changed(text: str, file: str, scope: Scope, mode: Mode | None, rollout: int | None) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from slurm_plugins.install.plan import Plan
     from slurm_plugins.install.steps import Step
 
-__all__ = ["install", "rollback", "upgrade"]
+__all__ = ["ask_first", "install", "rollback", "upgrade"]
 
 _F = TypeVar("_F", bound=Callable[..., object])
 _SLURM_CONF: Final = Path("/etc/slurm/slurm.conf")
@@ -286,13 +286,18 @@ def _go_on(plan: Plan, *, yes: bool) -> bool:
         raise UserError(
             "only root can do this", fix="the same with sudo; --plan works for anybody", exit_code=USAGE
         )
+    ask_first(f"Do these {len(plan.steps)} steps?", yes=yes)
+    return True
+
+
+def ask_first(question: str, *, yes: bool) -> None:
+    """Ask the person at the terminal; `yes` is the answer given in advance. Raises UserError."""
     if yes:
-        return True
+        return
     if not sys.stdin or not sys.stdin.isatty():
         raise UserError("nobody is there to say yes", fix="--yes does it without asking", exit_code=USAGE)
-    if not click.confirm(f"Do these {len(plan.steps)} steps?"):
+    if not click.confirm(question):
         raise UserError("nothing was done")
-    return True
 
 
 def _check_shown(shown: Plan, found: Plan, *, yes: bool) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from gsub.commands.admin.install import ask_first
 from gsub.errors import FAILED, USAGE, UserError
 from gsub.term import one_line
 
@@ -24,6 +25,7 @@ __all__ = ["mode"]
 _METRICS: Final = "127.0.0.1:6830"
 _UNIT: Final = "gsub-act.service"
 _SLURM_CONF: Final = "/etc/slurm/slurm.conf"
+_UNTIL_THEN: Final = "Until then 'systemctl stop gsubd' ends all decisions: jobs pass as their users wrote them."
 
 
 @click.command()
@@ -34,7 +36,9 @@ _SLURM_CONF: Final = "/etc/slurm/slurm.conf"
 @click.option(
     "--rollout", metavar="PERCENT", type=click.IntRange(0, 100), help="For this share of the users."
 )
+@click.option("--all", "everywhere", is_flag=True, help="End what partitions and accounts state beyond it, too.")
 @click.option("--plan", "only_plan", is_flag=True, help="Show what would change; change nothing.")
+@click.option("--yes", "-y", is_flag=True, help="To enforce without asking.")
 @click.option("--force", is_flag=True, help="Although doctor finds errors, or a name is not known to Slurm.")
 @click.option("--site", "path", type=click.Path(path_type=Path), help="The site file.")
 @click.option("--prefix", type=click.Path(path_type=Path), help="The installation below this folder.")
@@ -47,7 +51,9 @@ def mode(
     partition: str | None,
     account: str | None,
     rollout: int | None,
+    everywhere: bool,
     only_plan: bool,
+    yes: bool,
     force: bool,
     path: Path | None,
     prefix: Path | None,
@@ -56,16 +62,19 @@ def mode(
     """Show how far gsub may go, or change it: observe, advise, enforce.
 
     The site file is changed in its place, comments and all else stay, and the one before is kept. Before enforce doctor
-    looks the host over.
+    looks the host over, and you are asked. A partition or an account that states a mode of its own keeps it when the
+    site's is changed: `gsub admin mode observe --all` ends everything.
 
     Exit codes: 0 it is so and gsubd has taken it, or does not run; 1 it is not in force; 2 wrong usage.
     """
     from site_configs.site import DEFAULT_PATH, SiteError, find_site, parse_site
     from slurm_plugins.install.host import HostError, LocalHost
-    from slurm_plugins.install.mode import WrongModeError, changed
+    from slurm_plugins.install.mode import WrongModeError, changed, changed_everywhere
 
     _check_address(metrics)
     scope = _scope(partition, account)
+    if everywhere:
+        _check_everywhere(new, scope, rollout)
     host = LocalHost()
     file = path or (prefix / "etc/site.toml" if prefix else find_site())
     if file is None:
@@ -86,7 +95,10 @@ def mode(
         if new is None and rollout is None:
             _show(site, scope, _ask(metrics), _mtime(host, file))
             return
-        after = changed(text, str(file), scope, new, rollout)
+        if everywhere and new is not None:
+            after = changed_everywhere(text, str(file), new)
+        else:
+            after = changed(text, str(file), scope, new, rollout)
     except UnicodeDecodeError as error:
         raise UserError(f"{file} is not UTF-8 text", fix="write it anew", exit_code=USAGE) from error
     except SiteError as error:
@@ -94,20 +106,26 @@ def mode(
         raise UserError(
             f"the site file {file} cannot be used; nothing was changed",
             why=": ".join(part for part in (said, error.problem) if part),
-            fix=error.remedy,
+            fix=f"{error.remedy} {_UNTIL_THEN}",
             exit_code=USAGE,
         ) from error
     except WrongModeError as error:
         raise UserError(f"{file} stays as it is", why=str(error), exit_code=USAGE) from error
     except HostError as error:
-        raise UserError("the site file cannot be read", why=str(error), exit_code=FAILED) from error
+        raise UserError(
+            "the site file cannot be read", why=str(error), fix=_UNTIL_THEN, exit_code=FAILED
+        ) from error
     layout = _layout(site, file, prefix)
     _check_name(site, scope, force=force)
     meant = parse_site(after, str(file))
     if after != text:
-        _tell(site, meant, scope, file)
+        _tell(site, meant, file)
         if _more(site, meant):
             _look_over(host, layout, metrics, force=force, only_plan=only_plan)
+            if not only_plan:
+                ask_first("Have gsub change jobs so?", yes=yes)
+    if scope.kind == "site":
+        _tell_rest(meant)
     if only_plan:
         print(f"\nonly a plan: {one_line(str(file))} is as it was")
         return
@@ -141,6 +159,16 @@ def _scope(partition: str | None, account: str | None) -> Scope:
             exit_code=USAGE,
         )
     return Scope("partition", partition) if partition else Scope("account", account) if account else Scope()
+
+
+def _check_everywhere(new: Mode | None, scope: Scope, rollout: int | None) -> None:
+    """`--all` only ends something, everywhere. Raises UserError."""
+    if new not in ("observe", "advise") or scope.kind != "site" or rollout is not None:
+        raise UserError(
+            "--all goes with observe or advise for the whole site; nothing was changed",
+            fix="gsub admin mode observe --all",
+            exit_code=USAGE,
+        )
 
 
 def _check_address(address: str) -> None:
@@ -250,17 +278,43 @@ def _in_force(service: Service | str | None, mtime: float) -> str:
     return "gsubd has this file in force"
 
 
-def _tell(site: Site, meant: Site, scope: Scope, file: Path) -> None:
-    """Before and after, and what it means to people."""
-    from slurm_plugins.install.mode import CHANGES, rows
+def _tell(site: Site, meant: Site, file: Path) -> None:
+    """What is changed, before and after, and what it means to people."""
+    from slurm_plugins.install.mode import CHANGES, beyond, rows
 
     old = {str(row.scope): str(row) for row in rows(site)}
+    told: list[str] = []
     for row in rows(meant):
-        if row.scope == scope:
-            before = old.get(str(scope), f"as the site, {old['site']}")
-            print(f"{one_line(str(scope))}: {before} -> {row}   ({one_line(str(file))})")
-            for line in CHANGES[row.mode]:
+        name = str(row.scope)
+        if old.get(name) == str(row):
+            continue
+        before = old.get(name, f"as the site, {old['site']}")
+        print(f"{one_line(name)}: {before} -> {row}   ({one_line(str(file))})")
+        if row.scope.kind == "site" and beyond(meant, row.mode):
+            print("  For jobs of partitions and accounts that state no mode of their own:")
+        for line in CHANGES[row.mode]:
+            if line not in told:
                 print(f"  {line}")
+        told += CHANGES[row.mode]
+
+
+def _tell_rest(site: Site) -> None:
+    """What goes on acting on jobs, whatever the site's mode, and how it is ended: an off switch that is off says so."""
+    from slurm_plugins.install.mode import beyond
+
+    mode = site.policy.mode
+    rest = beyond(site, mode)
+    for row in rest:
+        does = "jobs are still changed" if row.mode == "enforce" else "users are still told"
+        print(f"still in force: {one_line(str(row.scope))}, {row}: {does} there")
+    if rest:
+        print(f"  end that too: gsub admin mode {mode} --all")
+    smoke = site.smoke
+    if mode == "observe" and smoke.enabled and smoke.above_gpus is not None:
+        print(
+            f"still in force: smoke.above_gpus = {smoke.above_gpus}: 'gsub SCRIPT' has jobs of more GPUs smoke run first"
+            "\n  end that too: take the key out of the site file"
+        )
 
 
 # --- doing it ---------------------------------------------------------------------------------------------------------
@@ -338,4 +392,6 @@ def _set_unit(host: Host, meant: Site, prefix: Path | None, *, own: bool = True)
     done = host.run(command, timeout=180)
     said = "" if done.ok else f" did not work: {one_line(done.trouble)}"
     print(f"{' '.join(command)}{said}")
+    if wanted and not done.ok:
+        print("Until it runs no failed job is tried again: journalctl -u gsub-act; docs/gsub-act.md")
     return done.ok

@@ -75,7 +75,7 @@ def test_the_whole_life(cluster: Cluster) -> None:
             admin.type("mode", "advise")
             life.told("gsub would set", "-G2")
         with life.stage("enforce"):
-            admin.type("mode", "enforce")
+            admin.type("mode", "enforce", "--yes")
             life.told("gsub set", "-G2")
             stream.more(8)
         with life.stage("upgrade"), admin.other_package(newer("0.2.0", "the next one")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import stat
 import sys
 from collections.abc import Iterator
@@ -236,7 +237,8 @@ def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving
 def run(serving: Serving, *words: str) -> int:
     host, port = serving.daemon.address
     folder = serving.site.parent
-    return main(["admin", "mode", *words, f"--metrics={host}:{port}", f"--prefix={folder}"])
+    yes = ["--yes"] if "enforce" in words or any(word.startswith("--rollout") for word in words) else []
+    return main(["admin", "mode", *words, *yes, f"--metrics={host}:{port}", f"--prefix={folder}"])
 
 
 def test_without_an_argument_it_shows_and_changes_nothing(serving, capsys):
@@ -308,6 +310,79 @@ def test_doctors_errors_keep_a_site_from_enforce(serving, well, capsys):
     assert run(serving, "--rollout=10") == 0  # for fewer than now
 
 
+EVERYWHERE = """\
+cluster = "test"
+
+[policy]
+mode = "enforce"
+rollout = 50
+
+[partitions.gpu]
+mode = "enforce"      # since May
+rollout = 25
+[partitions.cpu]
+mode = "observe"
+[accounts.nlp]
+mode = "advise"
+"""
+
+
+@pytest.mark.case("users 2")
+@pytest.mark.parametrize(
+    ("words", "stated", "still"),
+    [
+        (["observe"], ["observe", "enforce", "observe", "advise"], ["partition gpu", "account nlp"]),
+        (["observe", "--all"], ["observe"] * 4, []),
+        (["advise"], ["advise", "enforce", "observe", "advise"], ["partition gpu"]),
+        (["advise", "--all"], ["advise", "advise", "observe", "advise"], []),
+        (["observe", "--partition=gpu"], ["enforce", "observe", "observe", "advise"], []),
+    ],
+)
+def test_off_is_off_or_it_is_said_where_it_is_not(serving, capsys, words, stated, still):
+    serving.site.write_text(EVERYWHERE)
+    assert run(serving, *words) == 0
+    out = capsys.readouterr().out
+    assert [row.mode for row in rows(parse_site(serving.site.read_text()))] == stated
+    assert [line.split(": ")[1].split(",")[0] for line in out.splitlines() if line.startswith("still")] == still
+    assert (f"gsub admin mode {words[0]} --all" in out) is bool(still)
+    if words == ["observe"]:
+        assert "of partitions and accounts that state no mode of their own:\n  Decisions are made" in out
+    # Said again as long as it is so
+    assert run(serving, *words) == 0
+    again = capsys.readouterr().out
+    assert "so already" in again and again.count("still in force") == len(still)
+
+
+@pytest.mark.case("users 2")
+def test_what_no_mode_ends_is_said_too(serving, capsys):
+    serving.site.write_text(EVERYWHERE + "[smoke]\nabove_gpus = 16\n")
+    assert run(serving, "observe", "--all") == 0
+    assert "smoke.above_gpus = 16" in capsys.readouterr().out
+
+
+@pytest.mark.case("users 2")
+def test_enforce_is_asked_for_as_install_is(serving, well, capsys, monkeypatch):
+    host, port = serving.daemon.address
+    words = ["admin", "mode", "enforce", f"--metrics={host}:{port}", f"--prefix={serving.site.parent}"]
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert main(words) == 2
+    assert "--yes" in capsys.readouterr().err and serving.site.read_text() == SITE
+    terminal = io.StringIO("n\n")
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", terminal)
+    assert main(words) == 1
+    assert "nothing was done" in capsys.readouterr().err and serving.site.read_text() == SITE
+    terminal = io.StringIO("y\n")
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", terminal)
+    assert main(words) == 0
+    assert serving.daemon.site.taken.site.policy.mode == "enforce"
+    # Back, or to fewer users: nothing stands in the way
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert main([*words, "--rollout=10"]) == 0
+    assert main([word if word != "enforce" else "observe" for word in words]) == 0
+
+
 def test_an_edit_that_somebody_makes_while_doctor_looks_is_not_lost(serving, monkeypatch, capsys):
     edited = SITE + '\n[partitions.new]\nmode = "observe"\n'
 
@@ -349,6 +424,10 @@ def test_a_gsubd_with_another_file_is_told(serving, tmp_path, capsys):
         (["advise", "--site=/nonexistent/site.toml"], 2, "no site file"),
         (["advise", "--metrics=somewhere"], 2, "HOST:PORT"),
         (["suggest"], 2, "suggest"),
+        (["enforce", "--all"], 2, "--all goes with observe"),
+        (["--all"], 2, "--all goes with observe"),
+        (["observe", "--all", "--partition=gpu"], 2, "--all goes with observe"),
+        (["observe", "--all", "--rollout=10"], 2, "--all goes with observe"),
         (["advise", "--rollout=101"], 2, "101"),
     ],
 )
@@ -365,8 +444,9 @@ def test_a_broken_site_file_is_not_touched(tmp_path, monkeypatch, capsys):
     site = tmp_path / "site.toml"
     site.write_text('cluster = "test"\n[policy]\nmod = "observe"\n')
     monkeypatch.setenv("GSUB_SITE", str(site))
-    assert main(["admin", "mode", "enforce"]) == 2
-    assert "policy.mod" in capsys.readouterr().err
+    assert main(["admin", "mode", "observe"]) == 2
+    said = capsys.readouterr().err
+    assert "policy.mod" in said and "systemctl stop gsubd" in said
     assert site.read_text() == 'cluster = "test"\n[policy]\nmod = "observe"\n'
 
 
