@@ -18,6 +18,11 @@ _SO_FAR: Final[dict[State, str]] = {
     "requeued": "it is queued again, its change is still to be made",
 }
 """What is said of a decision that is not carried out yet."""
+_WITHHELD: Final[dict[State, str]] = {
+    "planned": "gsub-act is asked again for half an hour; after that this says what to type",
+    "requeued": "it is queued again, its change waits for gsub-act, which does not answer",
+}
+"""The same while nobody is there to carry it out."""
 
 
 def of_this_job(decided: Iterable[Resubmission], job: JobSummary) -> tuple[Resubmission, ...]:
@@ -34,7 +39,9 @@ def rows(decided: Iterable[Resubmission]) -> Iterator[tuple[str, str]]:
     last: Resubmission | None = None
     for last in decided:
         text = f"attempt {last.restarts + 1}: {last.why}"
-        if so_far := _SO_FAR.get(last.state):
+        if last.withheld:
+            text += f" ({_WITHHELD[last.state]})"
+        elif so_far := _SO_FAR.get(last.state):
             text += f" ({so_far}{f'; so far: {last.said}' if last.said else ''})"
         yield "again", text
     if last is not None and last.state == "stopped" and last.command:

@@ -38,6 +38,7 @@ _WORDS: Final[Mapping[State, str]] = {
     "done": "tried again",
     "stopped": "not tried again",
 }
+_WITHHELD: Final = "waiting for gsub-act"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,8 @@ def _followed(some: Sequence[Task]) -> Iterator[tuple[str, str]]:
     for task in some:
         if task.again:
             last = task.again[-1]
-            ways.setdefault((_WORDS[last.state], last.stop), []).append(task)
+            words = _WITHHELD if last.withheld else _WORDS[last.state]
+            ways.setdefault((words, last.stop), []).append(task)
     ordered = sorted(ways.items(), key=lambda item: -len(item[1]))
     for (words, _), alike in ordered[:_WAYS]:
         now = "" if words == _WORDS["stopped"] else f" (now {_counts(Counter(one.state for one in alike))})"

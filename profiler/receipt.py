@@ -239,6 +239,8 @@ def _again(usage: Usage) -> str:
     decided = usage.resubmission
     if decided is None or (decided.state == "stopped" and decided.step not in _QUEUED):
         return ""
+    if decided.state == "planned" and decided.withheld:
+        return ""  # nobody is there to do it
     when = "to be tried" if decided.state == "planned" else "tried"
     return f"{when} again as attempt {decided.restarts + 2} (gsub why {shown_id(usage.job)})"
 

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from profiler.findings import Finding, Source
 
-__all__ = ["ACTIONS", "ENDED", "Action", "PastAttempt", "Resubmission", "State", "Stop"]
+__all__ = ["ACTIONS", "ENDED", "SILENT", "Action", "PastAttempt", "Resubmission", "State", "Stop"]
 
 _Text: TypeAlias = Annotated[str, Meta(max_length=600)]
 _Word: TypeAlias = Annotated[str, Meta(max_length=128)]
@@ -53,6 +53,8 @@ State: TypeAlias = Literal["planned", "requeued", "done", "stopped"]
 """`planned`: to be asked of gsub-act. `requeued`: Slurm has it queued again, not changed yet. `done`: all asked for was
 done. `stopped`: nothing (more) is done; `stop` has why."""
 ENDED: Final[tuple[State, ...]] = ("done", "stopped")
+SILENT: Final = "gsub-act does not answer"
+"""`said` of a row that waits because nobody is there to carry it out."""
 
 
 class Resubmission(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -96,6 +98,11 @@ class Resubmission(msgspec.Struct, frozen=True, omit_defaults=True):
     shown: _Word = ""
     exclude: Annotated[str, Meta(max_length=1024)] = ""
     held: bool = False
+
+    @property
+    def withheld(self) -> bool:
+        """Whether it waits for a gsub-act that does not answer: then nothing may be promised."""
+        return self.state not in ENDED and self.said == SILENT
 
 
 class PastAttempt(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -104,8 +104,9 @@ def _not_twice(job: str, looked: Sequence[Looked]) -> None:
     for one in looked:
         told = followed(one.known)
         if told is not None and told.state in ("planned", "requeued"):
+            when = "as soon as gsub-act answers" if told.withheld else "by itself"
             raise UserError(
-                f"gsub is about to run job {one.part.shown_id} again by itself",
+                f"gsub is about to run job {one.part.shown_id} again {when}",
                 why=told.why,
                 fix=f"gsub watch {job}; gsub resubmit {job} --anyway submits another one besides",
                 exit_code=FAILED,

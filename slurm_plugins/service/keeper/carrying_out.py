@@ -17,14 +17,24 @@ from typing import Final
 import msgspec
 
 from profiler.logs import one_line
-from profiler.resubmissions import ENDED, Resubmission, Stop
+from profiler.resubmissions import ENDED, SILENT, Resubmission, Stop
 from slurm_plugins.act.ask import new
 from slurm_plugins.act.wire import Answer, Request
 from slurm_plugins.client.states import JobFlag, JobState
 from slurm_plugins.client.values import Job
 from slurm_plugins.service.keeper.again_facts import overtaken
 
-__all__ = ["PATIENCE", "answered", "prepared", "refused", "request_of", "stopped", "unanswered"]
+__all__ = [
+    "PATIENCE",
+    "answered",
+    "prepared",
+    "refused",
+    "request_of",
+    "resumed",
+    "stopped",
+    "unanswered",
+    "withheld",
+]
 
 SHORT: Final = 15.0
 """Seconds of Slurm's own delay after a requeue that are too few to change a job in."""
@@ -42,6 +52,10 @@ _LONGEST_WAIT: Final = 3600.0
 _APART: Final = 2.0
 """Seconds from a decision to a new start: 22.05 runs no prolog for a job that starts within a second of its end."""
 _BY: Final = "verdict-"
+_PROMISE: Final = "it is tried again"
+_CONDITION: Final = "it would be tried again"
+_BUT: Final = f", but {SILENT}."
+_LONGEST_WHY: Final = 600
 
 _WORDS: Final[tuple[tuple[str, Stop], ...]] = (
     ("switched gsub-act off", "off"),
@@ -181,6 +195,26 @@ def unanswered(row: Resubmission, why: str, wait: float, now: float) -> Resubmis
     if now - row.at > PATIENCE:
         return stopped(row, "slurm", why)
     return msgspec.structs.replace(row, due=now + wait, said=one_line(why, 300), tries=row.tries + 1)
+
+
+def withheld(row: Resubmission) -> Resubmission:
+    """The row while gsub-act does not answer: its sentence promises nothing that nobody would do."""
+    if row.withheld:
+        return row
+    why = row.why
+    if row.state == "planned":
+        why = why.removesuffix(".").replace(_PROMISE, _CONDITION, 1)[: _LONGEST_WHY - len(_BUT)] + _BUT
+    return msgspec.structs.replace(row, why=why, said=SILENT)
+
+
+def resumed(row: Resubmission) -> Resubmission:
+    """The row of `withheld` once gsub-act answers again: its sentence as it was planned."""
+    if not row.withheld:
+        return row
+    why = row.why
+    if why.endswith(_BUT):
+        why = why.removesuffix(_BUT).replace(_CONDITION, _PROMISE, 1) + "."
+    return msgspec.structs.replace(row, why=why, said="")
 
 
 def stopped(row: Resubmission, stop: Stop, why: str) -> Resubmission:

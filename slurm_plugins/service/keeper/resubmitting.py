@@ -21,7 +21,7 @@ from typing import Final, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from profiler.logs import Troubles, one_line
-from profiler.resubmissions import ENDED, Resubmission
+from profiler.resubmissions import ENDED, SILENT, Resubmission
 from profiler.store import Due, Undecided
 from profiler.store.errors import StoreError
 from site_configs.site_model import Site
@@ -37,8 +37,10 @@ from slurm_plugins.service.keeper.carrying_out import (
     answered,
     refused,
     request_of,
+    resumed,
     stopped,
     unanswered,
+    withheld,
 )
 from slurm_plugins.service.keeper.counts import Counts
 from slurm_plugins.service.keeper.deciding import decided, faulty
@@ -195,6 +197,8 @@ class Resubmitting:
             return _SILENT[min(self._slurm_silent, len(_SILENT)) - 1]
         off = self._off is not None and os.path.lexists(self._off)
         rows = await self._storing.read(lambda: [self._row(case, look, off, now) for case in cases])
+        if self._hand_silent:
+            rows = [row if row.state in ENDED else withheld(row) for row in rows]
         await self._put(rows, of=cases)
         self._planned.set()
         return rest
@@ -269,13 +273,13 @@ class Resubmitting:
         rows = await self._storing.read(lambda: store.due_resubmissions(cluster, _ROWS, _EVER))
         now = self._now()
         due = in_order(rows, now)
-        for row in due[:_IN_A_ROW]:
+        for place, row in enumerate(due[:_IN_A_ROW], 1):
             if _key(row) in self._anew:
                 continue
             self._in_hand.add(_key(row))
             try:
                 if not await self._carried(row):
-                    await self._give_up(due)
+                    await self._withhold(due[place:])
                     return _SILENT[min(self._hand_silent, len(_SILENT)) - 1]
             finally:
                 self._in_hand.discard(_key(row))
@@ -293,15 +297,18 @@ class Resubmitting:
                 # It was planned before the switch; what has begun is ended as it was meant
                 await self._put([stopped(row, "off", "this site has switched resubmission off")])
                 break
+            request = request_of(resumed(row))
             try:
-                answer = await self._thread(self._asking, partial(self._hand.ask, request_of(row)))
+                answer = await self._thread(self._asking, partial(self._hand.ask, request))
             except HandError as error:
                 self._hand_silent += 1
                 self._troubles.say("gsub-act does not answer, jobs wait for it", one_line(str(error)))
+                if (after := self._unserved(row)) is not row:
+                    await self._put([after])
                 return False
             self._hand_silent = 0
             self._troubles.say("gsub-act does not answer, jobs wait for it", "")
-            row = await self._after(row, answer)
+            row = await self._after(resumed(row), answer)
             await self._put([row])
         return True
 
@@ -315,12 +322,21 @@ class Resubmitting:
             return unanswered(row, f"Slurm was not reached: {one_line(str(error))}", _SILENT[1], self._now())
         return refused(row, answer, job, self._now())
 
-    async def _give_up(self, due: Sequence[Resubmission]) -> None:
-        """Tell those who have waited for gsub-act for too long."""
-        now = self._now()
-        late = [stopped(row, "slurm", "gsub-act does not answer") for row in due if now - row.at > PATIENCE]
-        if late:
-            await self._put(late)
+    def _unserved(self, row: Resubmission) -> Resubmission:
+        """The row while gsub-act does not answer; one that has waited for too long is given up."""
+        return stopped(row, "slurm", SILENT) if self._now() - row.at > PATIENCE else withheld(row)
+
+    async def _withhold(self, rest: Sequence[Resubmission]) -> None:
+        """Promise nothing to those either who come after one that gsub-act did not answer about."""
+        rows = [row for row in rest if _key(row) not in self._anew | self._in_hand]
+        keys = {_key(row) for row in rows}
+        self._in_hand |= keys
+        try:
+            changed = [after for row in rows if (after := self._unserved(row)) is not row]
+            if changed:
+                await self._put(changed)
+        finally:
+            self._in_hand -= keys
 
     # --- both ---------------------------------------------------------------------------------------------------------
 

@@ -12,8 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from profiler.resubmissions import Resubmission
+from gsub.again_view import rows
+from profiler.resubmissions import SILENT, Resubmission
 from profiler.store import StoreError
+from slurm_plugins.act.ask import HandError
+from slurm_plugins.act.wire import Answer, Request
 from slurm_plugins.client.errors import SlurmRefused
 from slurm_plugins.client.resources import Hosts
 from slurm_plugins.client.states import JobFlag, JobState
@@ -370,6 +373,67 @@ def test_gsub_act_may_be_away_for_a_while(again: Again) -> None:
     again.hand.away = False
     again.settle()
     assert again.row().state == "done"
+
+
+@pytest.mark.case("users 3")
+def test_nothing_is_promised_while_gsub_act_is_away(again: Again) -> None:
+    again.seen.memory[8] = Asked("node", 32768)
+    again.hand.away = True
+    again.fail(8, "cpu_oom", state="OUT_OF_MEMORY")
+    again.once()
+    row = again.row()
+    assert row.state == "planned" and row.withheld
+    assert "is tried again" not in row.why and "it would be tried again with" in row.why
+    assert row.why.endswith(", but gsub-act does not answer.")
+    (line,) = rows([row])
+    assert "still to be done" not in line[1] and "gsub-act is asked again" in line[1]
+    again.once()
+    assert again.row() == row  # said once
+    again.hand.away = False
+    again.settle()
+    after = again.row()
+    assert after.state == "done" and "it is tried again with" in after.why and SILENT not in after.why
+    assert again.hand.asked[0].why == after.why
+
+
+@pytest.mark.case("users 3")
+def test_none_of_several_is_promised_and_none_is_taken_back(tmp_path: Path) -> None:
+    """Those that wait behind the one that was asked about, and one that is half done when gsub-act goes away."""
+    again = Again(tmp_path, *(a_failed_job(number) for number in range(20, 24)))
+    again.fail(20, "no_signature")
+    asyncio.run(again.driver.decide())
+    ask = again.hand.ask
+
+    def once_then_away(request: Request) -> Answer:
+        again.hand.ask = gone  # type: ignore[method-assign]
+        return ask(request)
+
+    def gone(request: Request) -> Answer:
+        raise HandError("gsub-act is not there")
+
+    again.hand.ask = once_then_away  # type: ignore[method-assign]
+    for number in range(21, 24):
+        again.fail(number, "no_signature")
+    again.once()
+    assert again.hand.done == ["requeue 20"]
+    found = {number: again.row(number) for number in range(20, 24)}
+    assert found[20].state == "requeued"
+    assert all(found[number].withheld and found[number].state == "planned" for number in range(21, 24))
+    # One that fails now is known to wait from the first moment on
+    again.pass_time(600)
+    again.hand.ask = ask  # type: ignore[method-assign]
+    again.settle()
+    assert {outcome(again, number) for number in range(20, 24)} == {("done", "")}
+    again.close()
+
+
+@pytest.mark.case("users 3")
+def test_a_failure_while_gsub_act_is_known_to_be_away_is_never_promised(again: Again) -> None:
+    again.hand.away = True
+    again.driver._hand_silent = 1
+    again.fail(8, "no_signature")
+    asyncio.run(again.driver.decide())
+    assert again.row().withheld and "is tried again" not in again.row().why
 
 
 @pytest.mark.slow
