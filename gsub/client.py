@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from gsub.errors import FAILED, USAGE, UserError
 from gsub.sbatch import clean_environment
-from gsub.site import Slurm, check_site
+from gsub.site import read_site
 
 if TYPE_CHECKING:
     from slurm_plugins.client.protocol import SlurmClient
@@ -22,19 +22,18 @@ _DEADLINE: Final = 20.0  # seconds for one command of Slurm; sbatch and squeue g
 def connect() -> SlurmClient:
     """A client of the cluster at hand.
 
-    A broken site file does not stand in the way of looking at jobs: only submissions depend on it.
+    A broken site file does not stand in the way of looking at jobs.
     """
     from slurm_plugins.client.commands import CommandClient
 
     environ = clean_environment()
-    try:
-        slurm = check_site(environ)
-    except UserError:
-        slurm = Slurm()
-    if slurm.conf:
-        environ.setdefault("SLURM_CONF", slurm.conf)
-    if slurm.folder:
-        environ["PATH"] = os.pathsep.join((slurm.folder, environ.get("PATH", os.defpath)))
+    site = None
+    with contextlib.suppress(UserError):
+        site = read_site(environ)
+    if site is not None and site.slurm.conf:
+        environ.setdefault("SLURM_CONF", site.slurm.conf)
+    if site is not None and site.slurm.bin:
+        environ["PATH"] = os.pathsep.join((site.slurm.bin, environ.get("PATH", os.defpath)))
     return CommandClient(environ, timeout=_DEADLINE)
 
 

@@ -15,7 +15,7 @@ from gsub.errors import USAGE, UserError
 from gsub.known import known_of
 from gsub.script import Asked
 from gsub.script_text import needed
-from gsub.site import read_site
+from gsub.site import usable_site
 from gsub.workload_name import identified, with_workload
 from profiler.workload import Identity
 from site_configs.site_model import Site
@@ -72,11 +72,11 @@ class Explanation:
 def explain_submission(line: CommandLine, environ: Mapping[str, str]) -> Explanation:
     """Decide about a submission as gsubd would, and change nothing.
 
-    Raises UserError where sbatch would not submit it, the site file cannot be used or Slurm does not answer.
+    Raises UserError where sbatch would not submit it or Slurm does not answer. A site file that cannot be used is as none.
     """
     from site_configs.site import find_site
 
-    site = read_site(environ)
+    site = usable_site(environ)
     slurm_env = slurm_environment(environ, site or Site(cluster=""))
     script = _script(line)
     context, problems = _look(Slurm.here(slurm_env), site or Site(cluster=""))
@@ -92,7 +92,7 @@ def explain_submission(line: CommandLine, environ: Mapping[str, str]) -> Explana
         line.script or ("--wrap" if line.wrap is not None else "standard input"),
         decided(found, context, stages),
         context,
-        str(find_site(environ) or ""),
+        str(find_site(environ)) if site is not None else "",
         (*problems, *unheard, *unknown, *wrong),
         workload,
     )

@@ -47,7 +47,7 @@ def records(environ: Mapping[str, str] | None = None, *, timeout: float = _SECON
     """
     from gsub.site import read_site
 
-    site = read_site(os.environ if environ is None else environ, submits=False)
+    site = read_site(os.environ if environ is None else environ)
     if site is None or not site.service.url:
         raise UserError(
             "there are no records of jobs here",

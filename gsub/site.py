@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from gsub.errors import USAGE, UserError
 
 if TYPE_CHECKING:
     from site_configs.site_model import Site
 
-_SUBMITTED: Final = "; nothing was submitted"
-_MEANWHILE: Final = " Meanwhile plain 'sbatch' works."
+__all__ = ["Slurm", "check_site", "read_site", "usable_site"]
+
+_warned: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +27,29 @@ class Slurm:
 
 
 def check_site(environ: Mapping[str, str]) -> Slurm:
-    """Read the site file and the topology that it names; a machine without one is fine.
-
-    Raises UserError for a file that cannot be used: a site half understood would decide half rightly.
-    """
-    site = read_site(environ)
+    """Return where Slurm is, for a submission; as on a machine without a site file where that cannot be used."""
+    site = usable_site(environ)
     return Slurm() if site is None else Slurm(site.slurm.conf, site.slurm.bin, site)
 
 
-def read_site(environ: Mapping[str, str], *, submits: bool = True) -> Site | None:
-    """The site; None on a machine without a site file. Raises UserError as `check_site` does.
+def usable_site(environ: Mapping[str, str]) -> Site | None:
+    """Return the site; None, and a warning on standard error, where its file cannot be used.
 
-    `submits`: a submission waits for it, and the error says what became of that.
+    Its users cannot mend it, so it stops no submission of theirs: that goes on as plain sbatch.
+    """
+    try:
+        return read_site(environ)
+    except UserError as error:
+        _warn(error)
+    except Exception as error:  # our bug: a submission does not depend on the site file
+        _warn(UserError("the site file cannot be read", why=f"{type(error).__name__}: {error}"))
+    return None
+
+
+def read_site(environ: Mapping[str, str]) -> Site | None:
+    """Return the site; None on a machine without a site file. Raises UserError for one that cannot be used.
+
+    The topology that it names is not looked at: gsubd decides, over a flat network where that file is missing or bad.
     """
     from site_configs.site import find_site
 
@@ -44,28 +57,31 @@ def read_site(environ: Mapping[str, str], *, submits: bool = True) -> Site | Non
     if path is None:
         return None
     from site_configs.site import SiteError, load_site
-    from site_configs.topology import TopologyError
 
-    submitted, meanwhile = (_SUBMITTED, _MEANWHILE) if submits else ("", "")
     try:
-        site = load_site(path)
-        if site.topology.file:
-            site.topologies()
+        return load_site(path)
     except SiteError as error:
         said = " = ".join(part for part in (error.key, error.value) if part)
         more = f" ({error.more} more)" if error.more else ""
         raise UserError(
-            f"the site file {error.file} cannot be used{submitted}",
+            f"the site file {error.file} cannot be used",
             why=": ".join(part for part in (said, error.problem) if part) + more,
-            fix=f"{error.remedy}{meanwhile}",
+            fix=error.remedy,
             exit_code=USAGE,
         ) from error
-    except TopologyError as error:
-        where = f"{error.file}:{error.line}" if error.line else error.file
-        raise UserError(
-            f"the topology {where}, named in the site file {path}, cannot be used{submitted}",
-            why=f"{error.problem}: {error.text}" if error.text else error.problem,
-            fix=f"{error.remedy}{meanwhile}",
-            exit_code=USAGE,
-        ) from error
-    return site
+
+
+def _warn(error: UserError) -> None:
+    """Say once that the site file cannot be used. Nobody can be told where there is no standard error."""
+    if error.what in _warned:
+        return
+    _warned.add(error.what)
+    told = UserError(
+        f"warning: {error.what}: going on without it, as plain sbatch",
+        why=error.why,
+        fix="tell the site's administrators; 'gsub admin doctor' shows them what to mend",
+    )
+    try:
+        print("\n".join(told.lines()), file=sys.stderr, flush=True)
+    except OSError:
+        pass

@@ -107,12 +107,18 @@ def find_site(env: Mapping[str, str] | None = None) -> Path | None:
     """The site file: ``$GSUB_SITE``, else /etc/gsub/site.toml if there is one, else None.
 
     What GSUB_SITE names is not looked at: a wrong path there is `load_site`'s error, not a reason to go on
-    without.
+    without. So is a folder that may not be entered, or a link to nowhere.
     """
     named = (os.environ if env is None else env).get("GSUB_SITE", "")
     if named:
         return Path(named)
-    return DEFAULT_PATH if DEFAULT_PATH.exists() else None
+    try:
+        DEFAULT_PATH.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        pass  # a folder that we may not enter: there is a site file, for all that we know
+    return DEFAULT_PATH
 
 
 def load_site(path: str | os.PathLike[str]) -> Site:

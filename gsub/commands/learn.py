@@ -203,12 +203,12 @@ def _deliver(found: Learnt, command: Sequence[str], workload: str) -> str:
     import time
 
     from gsub import points
-    from gsub.site import read_site
+    from gsub.site import usable_site
     from profiler.points import Measured
     from profiler.records import new_id
     from profiler.workload import identify
 
-    site = read_site(os.environ)
+    site = usable_site(os.environ)
     name = os.environ.get("SLURM_JOB_NAME", "")
     identity = identify(shlex.join(command), (), os.environ, name=name, own=workload)
     measured = Measured(

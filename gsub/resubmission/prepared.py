@@ -19,7 +19,7 @@ from gsub.resubmission.submission import Submission, environment, submit
 from gsub.resubmission.submit_line import UnreadableError
 from gsub.resubmission.view import command_line
 from gsub.sbatch import Answer, clean_environment
-from gsub.site import check_site, read_site
+from gsub.site import check_site
 from gsub.term import is_terminal
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def prepare(
     slurm = check_site(environ)
     if slurm.conf:
         environ.setdefault("SLURM_CONF", slurm.conf)
-    site = read_site(environ)
+    site = slurm.site
     runner = Runner(environ, timeout=_DEADLINE)
     with telling():
         parts = parts_of(shown, client)

@@ -206,17 +206,15 @@ def _not_tried(job: Run) -> Result:
 
 def _slurm_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Variables for Slurm's commands, which may lie where the site file says."""
-    from gsub.site import Slurm as Place
-    from gsub.site import check_site
+    from gsub.site import read_site
 
     found = dict(environ)
-    place = Place()
     with suppress(Exception):  # a broken site file is no reason not to ask
-        place = check_site(found)
-    if place.conf:
-        found.setdefault("SLURM_CONF", place.conf)
-    if place.folder:
-        found["PATH"] = os.pathsep.join((place.folder, found.get("PATH", os.defpath)))
+        site = read_site(found)
+        if site is not None and site.slurm.conf:
+            found.setdefault("SLURM_CONF", site.slurm.conf)
+        if site is not None and site.slurm.bin:
+            found["PATH"] = os.pathsep.join((site.slurm.bin, found.get("PATH", os.defpath)))
     return found
 
 

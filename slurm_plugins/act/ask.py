@@ -18,14 +18,32 @@ from typing import Final
 
 import msgspec
 
+from site_configs.site_model import Site
 from slurm_plugins.act.wire import MAX_LINE, Answer, Request, decode_answer
 
-__all__ = ["SOCKET", "Hand", "HandError", "new"]
+__all__ = ["SOCKET", "Hand", "HandError", "does_answer", "is_wanted", "new"]
 
 SOCKET: Final = Path("/run/gsub-act/act.sock")
 """Where gsub-act is asked if nothing else is said."""
 _SECONDS: Final = 90.0
 """A silent slurmctld costs gsub-act 20 s a command, and requests are done one after another."""
+
+
+def is_wanted(site: Site) -> bool:
+    """Return whether a site needs gsub-act: it enforces somewhere, and has failed jobs tried again or rules cancel."""
+    modes = {site.policy.mode, *(one.mode for one in (*site.partitions.values(), *site.accounts.values()))}
+    return "enforce" in modes and (site.resubmit.enabled or site.alerts.cancel)
+
+
+def does_answer(path: str | os.PathLike[str], *, seconds: float = 2.0) -> bool:
+    """Return whether somebody takes a connection there."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(seconds)
+        try:
+            connection.connect(os.fspath(path))
+        except OSError:
+            return False
+    return True
 
 
 class HandError(Exception):

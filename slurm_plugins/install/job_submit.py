@@ -12,7 +12,7 @@ from typing import Final
 
 from slurm_plugins.install.layout import Layout
 
-__all__ = ["OWN", "NotChainableError", "chained", "elsewhere", "is_chained", "unchained"]
+__all__ = ["OWN", "NotChainableError", "chained", "elsewhere", "is_chained", "shim_folder", "unchained"]
 
 BEGIN: Final = b"-- >>> gsub"
 END: Final = b"-- <<< gsub"
@@ -29,6 +29,9 @@ _STRAY: Final = re.compile(
     re.MULTILINE,
 )
 _SETTINGS: Final = re.compile(rb'"chain\.lua is cut short"\)\(\{(.*?)\}\) end\)', re.DOTALL)
+_NAMED: Final = re.compile(
+    rb"(?m)^(?!\s*--)[^\n]*\bdofile\s*\(\s*[\"']((?:[^\"'\\\n]|\\\d{3})*)/(?:chain|gsub)\.lua[\"']"
+)
 _BY_HAND: Final = re.compile(rb"^[^\n]*gsub_shim\.submit\(", re.MULTILINE)
 
 OWN: Final = b"""\
@@ -91,6 +94,15 @@ def unchained(text: bytes) -> bytes | None:
 def is_chained(text: bytes) -> bool:
     """Whether our lines are in it."""
     return _STRAY.search(text) is not None
+
+
+def shim_folder(text: bytes) -> Path | None:
+    """Where the shim lies that a job_submit.lua names, by our line or by those put in by hand; None: it names none."""
+    found = _NAMED.search(text)
+    if found is None:
+        return None
+    path = re.sub(rb"\\(\d{3})", lambda byte: bytes([int(byte[1]) & 255]), found[1])
+    return Path(path.decode(errors="surrogateescape"))
 
 
 def _kept(text: bytes) -> bytes:

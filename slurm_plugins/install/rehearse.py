@@ -243,6 +243,8 @@ def _task(host: Host, conf: SlurmConf, layout: Layout, candidate: Candidate) -> 
         libexec=str(layout.libexec),
         shim={name: _packed(body) for name, body in candidate.shim.items()},
         environment=environment,
+        # Lines of ours are led to a socket that is not there; by others the service itself would be asked
+        options=() if is_chained(candidate.job_submit) else ("--comment=gsub:off",),
     )
 
 

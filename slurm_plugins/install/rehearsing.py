@@ -53,6 +53,7 @@ class Task:
     shim: the shim's files in base64 by name, where others are rehearsed than those that lie there.
     environment: what slurmctld finds in its environment.
     seconds: for all of it.
+    options: of sbatch, beside those of the job that is submitted.
     """
 
     slurmctld: str
@@ -63,6 +64,7 @@ class Task:
     shim: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     seconds: float = DEADLINE_S
+    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ def rehearsed(task: Task, folder: Path, deadline: float) -> Told:
                 "--gpus=1",
                 "--output=/dev/null",
                 "--chdir=/",
+                *task.options,
                 "--wrap=true",
             ]
             done = _ask(job, who, env, deadline)

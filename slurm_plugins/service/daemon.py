@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from slurm_plugins.act.ask import SOCKET
 from slurm_plugins.decide.context import Context
 from slurm_plugins.decide.decision import Decision
 from slurm_plugins.decide.knowledge import Profiles
@@ -30,6 +31,7 @@ from slurm_plugins.service.learnt import Learnt, Partitions
 from slurm_plugins.service.lookout import ChildLookout, Lookout
 from slurm_plugins.service.metrics import CONTENT_TYPE
 from slurm_plugins.service.notify import Notifier
+from slurm_plugins.service.partners import Partners
 from slurm_plugins.service.peers import Peers, uid_of
 from slurm_plugins.service.pending import PendingJoins
 from slurm_plugins.service.polling import EVERY, Polling
@@ -118,6 +120,10 @@ class Daemon:
             every=options.poll,
             env=self._env,
         )
+        keep = options.keep
+        self.partners = Partners(
+            lambda: self.site.taken.site, None if keep is None else keep.act or SOCKET, self._env
+        )
         self._connections = Connections(self.desk.answer, self.peers, self.counts)
         self._stop = asyncio.Event()
         self._hung_up = asyncio.Event()
@@ -151,6 +157,7 @@ class Daemon:
             loop.create_task(self.polling.run()),
             loop.create_task(self._watch_site()),
             loop.create_task(self.keeping.run()),
+            loop.create_task(self.partners.run()),
         ]
         if not has_port:
             background.append(loop.create_task(self._listen_later()))
@@ -263,6 +270,13 @@ class Daemon:
         }
         return Page(json.dumps(state) + "\n", "application/json", 200 if known else 503)
 
+    def _topology(self) -> float | None:
+        """None where the site names none, or Slurm was not seen yet."""
+        source = self.site.taken.site.topology
+        if self.polling.answered is None or not (source.file or source.feature_prefix):
+            return None
+        return float(not self.polling.trouble)
+
     def _gauges(self) -> None:
         gauge = self.counts.gauge
         gauge("gsub_inventory_age_seconds", "Age of what is known of the cluster.", lambda: self.polling.age)
@@ -274,6 +288,13 @@ class Daemon:
             "gsub_site_file_changed_seconds",
             "When the site file that is in force was changed, in seconds since the epoch.",
             lambda: self.site.taken.changed,
+        )
+        gauge("gsub_topology_ok", "1 when the topology that the site names is used.", self._topology)
+        gauge("gsub_act_up", "1 while gsub-act answers, 0 while it should.", lambda: self.partners.act_up)
+        gauge(
+            "gsub_shim_ok",
+            "1 while the shim that job_submit.lua names is whole.",
+            lambda: self.partners.shim_ok,
         )
         gauge("gsub_connections", "Connections to the decision socket.", lambda: len(self._connections.open))
         gauge("gsub_waiting_for_job", "Decisions whose job is not known yet.", lambda: len(self.joins))

@@ -75,6 +75,8 @@ class Polling:
         """When the look began that the inventory is from, on the monotonic clock."""
         self._gpus: dict[str, int] = {}
         self._whole = False
+        self.trouble = ""
+        """Why the network was taken as flat at the last look, though the site names a topology."""
 
     def look_now(self) -> None:
         """Have the next look follow at once."""
@@ -154,6 +156,7 @@ class Polling:
         self._whole = not report.unread.keys() & {"node", "partition"}
         self._counts.polls.add("ok")
         self._slurm_uid(report.slurm_uid)
+        self.trouble = report.trouble
         # A site file taken meanwhile stays: its policy counts at once, what it declares of nodes from the next look on
         self._desk.context = replace(self._desk.context, inventory=report.inventory, slurm=report.facts)
         if self.answered is None:

@@ -78,14 +78,18 @@ def _topology(plugin: str) -> str:
     return "flat" if kind in {"", "none", "default"} else kind
 
 
+def conf_path(env: Mapping[str, str], declared: str = "") -> Path:
+    """slurm.conf of this host; `declared` is the site file's."""
+    return Path(declared or env.get("SLURM_CONF", "") or _DEFAULT)
+
+
 def slurm_user_of_file(env: Mapping[str, str], declared: str = "") -> str | None:
     """SlurmUser as slurm.conf on this host says, for the time before slurmctld answers; None when it does not.
 
     `declared` is the site file's slurm.conf.
     """
-    path = Path(declared or env.get("SLURM_CONF", "") or _DEFAULT)
     try:
-        text = read_text(os.fspath(path), 16 << 20)
+        text = read_text(os.fspath(conf_path(env, declared)), 16 << 20)
     except (OSError, ValueError):
         return None
     found = re.findall(r"(?mi)^\s*SlurmUser\s*=\s*([^\s#]+)", text)

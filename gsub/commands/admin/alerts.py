@@ -61,7 +61,7 @@ def alerts(dry_run: bool, since: str, wanted: tuple[str, ...], as_json: bool, ur
         )
     from gsub.site import read_site
 
-    site = read_site(os.environ, submits=False)
+    site = read_site(os.environ)
     if site is None:
         raise UserError(
             "there is no site file here, so no rules are known",

@@ -199,7 +199,7 @@ def _found(bounds: Bounds, user: str | None, slurm_conf: Path | None, prefix: Pa
     environ = dict(os.environ)
     if prefix:
         environ["GSUB_SITE"] = str(Layout.under(prefix.absolute(), Path(_SLURM_CONF)).site)
-    site = read_site(environ, submits=False) or Site(cluster="")
+    site = read_site(environ) or Site(cluster="")
     env = slurm_environment(clean_environment(), site)
     if slurm_conf:
         env["SLURM_CONF"] = str(slurm_conf.absolute())

@@ -59,7 +59,7 @@ def shadow(  # noqa: PLR0917 - click gives them by their names
         raise UserError("--json and --html exclude each other", fix="give one of them", exit_code=USAGE)
     from gsub.site import read_site
 
-    site = read_site(os.environ, submits=False)
+    site = read_site(os.environ)
     name = cluster_of(cluster)
     with opened(url, read_only=True) as store, telling():
         if html is not None:

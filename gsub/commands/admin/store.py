@@ -132,7 +132,7 @@ def _store_url(url: str | None) -> tuple[str, str]:
     """The address, and the user that the service runs as. Raises UserError."""
     from gsub.site import read_site
 
-    site = read_site(os.environ, submits=False)
+    site = read_site(os.environ)
     if url is not None:
         return url, "" if site is None else site.service.user
     if site is None:
@@ -148,7 +148,7 @@ def cluster_of(name: str | None) -> str:
     """The cluster that is asked about: the site file's, if none is named. Raises UserError."""
     from gsub.site import read_site
 
-    site = None if name is not None else read_site(os.environ, submits=False)
+    site = None if name is not None else read_site(os.environ)
     if site is not None:
         return site.cluster
     if name is None:

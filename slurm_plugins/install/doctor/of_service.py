@@ -8,6 +8,7 @@ from typing import Final
 
 from profiler.counting import count
 from site_configs.site import SiteError, parse_site
+from slurm_plugins.act.ask import is_wanted
 from slurm_plugins.act.journal import NAME, held_in
 from slurm_plugins.install.doctor.check import (
     ANYWHERE,
@@ -53,6 +54,13 @@ def _site(sight: Sight) -> Iterator[Said]:
     if not found.mode & 0o004 and found.kind == "file":
         yield error(
             f"not all may read {path} (mode {found.mode:04o}), and users' gsub must", f"chmod 0644 {path}"
+        )
+        return
+    above = sight.host.stat(path.parent)
+    if above is not None and above.kind == "folder" and not above.mode & 0o001:
+        yield error(
+            f"not all may enter {path.parent} (mode {above.mode:04o}), and users' gsub must",
+            f"chmod 0755 {path.parent}",
         )
         return
     modes = {site.policy.mode, *(part.mode for part in site.partitions.values())}
@@ -155,6 +163,12 @@ def _counts(sight: Sight) -> Iterator[Said]:
             "the site file on disk is not in force: gsubd goes on with the one before",
             f"mend {sight.layout.site}; gsubd takes it within a second",
         )
+    if metrics.get("gsub_topology_ok") == 0:
+        well = False
+        yield error(
+            "gsubd cannot use the topology that the site file names, and takes the network as flat",
+            "journalctl -u gsubd tells why; can the user gsub read that file?",
+        )
     if "gsub_inventory_age_seconds" not in metrics:
         well = False
         yield warning(
@@ -253,6 +267,38 @@ def _store(sight: Sight) -> Iterator[Said]:
         )
     if well:
         yield ok(f"{file} is {site.service.user}'s alone, {found.size // _MIB} MiB")
+
+
+def _act(sight: Sight) -> Iterator[Said]:
+    if not is_wanted(sight.site):
+        yield ok("gsub-act is not wanted here: nothing is enforced, or nothing that it would do")
+        return
+    try:
+        up = sight.metrics.get("gsub_act_up")
+    except UnseenError:
+        up = None
+    if up is None:
+        up = float(sight.host.stat(sight.layout.act_socket) is not None)
+    if up:
+        yield ok("gsub-act answers")
+    else:
+        yield error("something is enforced, but gsub-act does not answer: no failed job is tried again", _why(sight))
+    if sight.has_systemd:
+        yield from unit(sight, "gsub-act.service")
+
+
+def _why(sight: Sight) -> str:
+    """What to do about a gsub-act that does not run, where more is known than that."""
+    try:
+        accounting = sight.config.value("AccountingStorageType").removeprefix("accounting_storage/")
+    except UnseenError:
+        return ""
+    if accounting == "slurmdbd":
+        return ""
+    return (
+        'Slurm knows operators from slurmdbd alone, and there is none: docs/gsub-act.md, "Without slurmdbd"; '
+        "or resubmit.enabled = false in the site file"
+    )
 
 
 def _held(sight: Sight) -> Iterator[Said]:
@@ -357,6 +403,14 @@ CHECKS: Final[tuple[Check, ...]] = (
         "gsub admin install goes on where it was cut off; gsub admin rollback takes all of it back",
         _installation,
         HOSTS,
+    ),
+    Check(
+        "gsub-act",
+        "service",
+        "gsub-act answers where something is enforced and failed jobs are to be tried again, or rules to cancel.",
+        "systemctl enable --now gsub-act; journalctl -u gsub-act tells why it ended",
+        _act,
+        CONTROLLER,
     ),
     Check(
         "held-jobs",

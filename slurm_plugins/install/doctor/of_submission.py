@@ -22,6 +22,7 @@ from slurm_plugins.install.doctor.elf import ElfError, needed
 from slurm_plugins.install.doctor.rights import real, shown
 from slurm_plugins.install.doctor.sight import Sight
 from slurm_plugins.install.layout import SHIM, part
+from slurm_plugins.install.rehearse import Candidate, Rehearsal, rehearse
 
 __all__ = ["CHECKS"]
 
@@ -39,6 +40,8 @@ _LUA_FOLDERS: Final = (
 _CALLS: Final = re.compile(
     r"(?m)^[^\n]*?\b(?:dofile|loadfile)\b[^\n]*?[\"']([^\"'\n]*/(?:gsub|chain)\.lua)[\"']"
 )
+_REHEARSAL_SECONDS: Final = 8.0
+"""It takes one; a whole run of doctor has 25."""
 _SOCKET: Final = re.compile(r"\(\s*\{[^}]*?\bsocket\s*=\s*[\"']([^\"'\n]+)[\"']", re.DOTALL)
 
 
@@ -204,10 +207,17 @@ def _syntax(sight: Sight) -> Iterator[Said]:
     path = sight.layout.job_submit
     if sight.job_submit is None:
         return
+    why = "a rehearsal is root's" if not sight.is_root else "slurmctld does not load it"
+    if sight.is_root and _asked_for(sight):
+        tried = _rehearsed(sight)
+        if tried.verdict != "unknown":
+            yield _of_rehearsal(path, tried)
+            return
+        why = tried.seen
     abi = _abi(sight)
     compiler = next((name for name in (f"luac{abi}", f"luac-{abi}") if sight.host.which(name)), None)
     if compiler is None:
-        yield unknown(f"there is no luac{abi} on this host to read {path} with")
+        yield unknown(f"there is no luac{abi} on this host to read {path} with, and {why}")
         return
     ran = sight.host.run([compiler, "-p", str(path)], timeout=10.0)
     if ran.ok:
@@ -219,6 +229,23 @@ def _syntax(sight: Sight) -> Iterator[Said]:
             f"{path} is not Lua {abi}: {ran.trouble}",
             f"mend it: slurmctld would not start; {compiler} -p {path}",
         )
+
+
+def _rehearsed(sight: Sight) -> Rehearsal:
+    """What a slurmctld of its own makes of it, as before an installation."""
+    text = (sight.job_submit or "").encode(errors="surrogateescape")
+    candidate = Candidate(text, plugins=sight.config.value("JobSubmitPlugins"))
+    return rehearse(sight.host, sight.layout, candidate, seconds=_REHEARSAL_SECONDS)
+
+
+def _of_rehearsal(path: Path, tried: Rehearsal) -> Said:
+    if tried.ok:
+        return ok(f"{path}: {tried.seen}")
+    if tried.verdict == "left out":
+        return error(f"{path}: gsub is left out, jobs pass undecided: {tried.seen}", tried.remedy)
+    return error(
+        f"{path}: {tried.seen}: slurmctld will not start again, or refuses jobs, with it", tried.remedy
+    )
 
 
 def _socket(sight: Sight) -> Iterator[Said]:
@@ -393,8 +420,8 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check(
         "job-submit-syntax",
         "submission",
-        "job_submit.lua is Lua for slurmctld's release of it, where a `luac` is there to tell: with a broken one "
-        "slurmctld does not start.",
+        "slurmctld can be started again with job_submit.lua as it is: root has a slurmctld of its own load it and take a "
+        "job, as before an installation; where that cannot be, `luac` reads it.",
         "mend job_submit.lua before slurmctld is restarted",
         _syntax,
         CONTROLLER,

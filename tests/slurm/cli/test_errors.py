@@ -40,17 +40,12 @@ WRONG = [
     (["--partition=nowhere", "good.sh"], {}, 1, "no such partition"),
     (["--watch", "--wait", "good.sh"], {}, 2, "--watch and --wait"),
     (["--watch", "--json", "good.sh"], {}, 2, "--json"),
-    (["good.sh"], {"GSUB_SITE": "wrong-key.toml"}, 2, "wrong-key.toml"),
-    (["good.sh"], {"GSUB_SITE": "bad-topology.toml"}, 2, "topology.conf"),
-    (["good.sh"], {"GSUB_SITE": "not-toml.toml"}, 2, "not-toml.toml"),
-    (["good.sh"], {"GSUB_SITE": "no-such.toml"}, 2, "no-such.toml"),
     (["--dry-run", "--partition=nowhere", "good.sh"], {}, 1, "no such partition"),
     (["--dry-run", "missing.sh"], {}, 2, "cannot read the script missing.sh"),
     (["explain", "missing.sh"], {}, 2, "cannot read the script missing.sh"),
     (["explain", "-G1", "-t", "soon", "good.sh"], {}, 2, "cannot be explained"),
     (["explain", "--json", "--mem=5X", "good.sh"], {}, 2, "cannot be explained"),
     (["explain", "-M", "other", "good.sh"], {}, 2, "only jobs of this cluster"),
-    (["explain", "good.sh"], {"GSUB_SITE": "wrong-key.toml"}, 2, "wrong-key.toml"),
 ]
 
 
@@ -70,9 +65,36 @@ def test_one_clear_error_each(clean: Cluster, user: str | None, folder: Path) ->
                 assert what in facts["error"]["what"] and facts["exit_code"] == code, said
             elif "--json" not in words:
                 assert not done.stdout, said
-            if "GSUB_SITE" in env:
-                assert "plain 'sbatch' works" in lines[2], said
     assert not clean.run(["squeue", "-h"], check=True).stdout
+
+
+@pytest.mark.case("users 16", "site_files 1", "site_files 2")
+def test_a_site_that_cannot_be_used_stops_no_submission(
+    clean: Cluster, user: str | None, folder: Path
+) -> None:
+    write = (
+        "printf 'cluster = \"x\"\\n[topology]\\nfile = \"nowhere.conf\"\\n' >gone.toml\n"
+        "printf 'cluster = \"x\"\\n' >unreadable.toml; chmod 0 unreadable.toml\n"
+    )
+    clean.run(["sh", "-ec", f"cd {folder}; {write}"], user=user, check=True)
+    broken = ["wrong-key.toml", "not-toml.toml", "no-such.toml"]
+    broken += ["unreadable.toml"] if user is not None else []
+    for site in ["bad-topology.toml", "gone.toml", *broken]:
+        env = {"GSUB_SITE": site}
+        for words in (["-H"], ["-H", "--json"], ["-H", "--parsable"], ["--dry-run"]):
+            done = clean.run(["gsub", *words, "good.sh"], user=user, cwd=folder, env=env)
+            said = f"{words} {site}: {done}"
+            assert done.returncode == 0, said
+            assert ("going on without it" in done.stderr) is (site in broken), said
+            if site in broken:
+                assert done.stderr.startswith("gsub: warning: the site file") and site in done.stderr, said
+            if words == ["-H", "--json"]:
+                assert json.loads(done.stdout)["job_id"], said
+            elif words == ["-H", "--parsable"]:
+                assert done.stdout.strip().isdecimal(), said
+        for words in (["check", "good.sh"], ["explain", "good.sh"]):
+            done = clean.run(["gsub", *words], user=user, cwd=folder, env=env)
+            assert done.returncode == 0 and done.stdout, f"{words} {site}: {done}"
 
 
 def test_no_slurm_on_this_machine(clean: Cluster, user: str | None, folder: Path) -> None:

@@ -188,3 +188,67 @@ def test_what_is_counted_is_told_at_each_step_and_goes_with_its_end(monkeypatch:
             progress(count)
         raise KeyboardInterrupt
     assert said == ["1,200 attempts read", "2,200 attempts read", "hidden"]
+
+
+BROKEN = {
+    "a key that there is not": 'cluster = "x"\nclutser = 1\n',
+    "a value that cannot be": 'cluster = "x"\n[policy]\nmode = "enforc"\n',
+    "no TOML": "cluster = \n",
+    "no text": b"\xff\xfe\0",
+    "nothing": "",
+    "a folder": None,
+    "a pipe": "fifo",
+    "gone": "gone",
+    "too large": "# x\n" * 400_000,
+}
+
+
+@pytest.mark.case("users 16", "site_files 1")
+@pytest.mark.parametrize("words", ["", "--json", "--dry-run", "--no-preflight"])
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_site_file_that_cannot_be_used_stops_no_submission(shell, tmp_path, how, words):
+    content, site = BROKEN[how], tmp_path / "site.toml"
+    if content is None:
+        site.mkdir()
+    elif content == "fifo":
+        os.mkfifo(site)
+    elif isinstance(content, bytes):
+        site.write_bytes(content)
+    elif content != "gone":
+        site.write_text(content)
+    (tmp_path / "x.sh").write_text("#!/bin/sh\n:\n")
+    done = shell(f"GSUB_SITE=site.toml gsub {words} x.sh")
+    assert done.returncode == 0, done
+    lines = done.stderr.splitlines()
+    assert len(lines) == 3 and lines[0].startswith("gsub: warning: the site file site.toml cannot be used"), done
+    assert "as plain sbatch" in lines[0] and "administrators" in lines[2]
+    assert ("7" in done.stdout) is (words != "--dry-run")
+
+
+@pytest.mark.case("site_files 1", "site_files 2")
+@pytest.mark.parametrize(
+    "topology", [None, "SwitchName=a Nodes=n[1-2]\nSwitchName=b Nodes=n2\n", "SwitchName=a\n", "nonsense["]
+)
+def test_a_topology_that_cannot_be_used_is_nothing_to_a_submission(shell, tmp_path, topology):
+    (tmp_path / "site.toml").write_text('cluster = "x"\n[topology]\nfile = "topology.conf"\n')
+    if topology is not None:
+        (tmp_path / "topology.conf").write_text(topology)
+    (tmp_path / "x.sh").write_text("#!/bin/sh\n:\n")
+    done = shell("GSUB_SITE=site.toml gsub x.sh")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Submitted batch job 7\n", "")
+
+
+@pytest.mark.case("users 16")
+def test_a_site_file_in_a_folder_that_may_not_be_entered_is_one_that_cannot_be_read(tmp_path, monkeypatch):
+    from site_configs import site as module
+
+    class Closed(type(tmp_path)):  # type: ignore[misc]
+        def lstat(self):
+            raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(module, "DEFAULT_PATH", Closed(tmp_path / "site.toml"))
+    assert module.find_site({}) == tmp_path / "site.toml"
+    monkeypatch.setattr(module, "DEFAULT_PATH", tmp_path / "site.toml")
+    assert module.find_site({}) is None
+    (tmp_path / "site.toml").symlink_to("nowhere")
+    assert module.find_site({}) == tmp_path / "site.toml"

@@ -17,6 +17,7 @@ from slurm_plugins.install.doctor.net import NetError, Page
 from slurm_plugins.install.finding import Finding, Level
 from slurm_plugins.install.host import Ran, Usage
 from slurm_plugins.install.layout import SHIM
+from slurm_plugins.install.rehearse import CHILD
 from tests.unit.slurm_plugins.install.doctor_site import GSUB, RELEASES, SLURM, Scene, healthy
 
 
@@ -206,6 +207,36 @@ def _held(scene: Scene) -> None:
     scene.host.put(scene.layout.act_state / "journal.jsonl", text, mode=0o600)
 
 
+def _enforces(scene: Scene) -> None:
+    _site('^mode = "observe"', 'mode = "enforce"')(scene)
+
+
+def _act_is_dead(scene: Scene) -> None:
+    _enforces(scene)
+    scene.metric("gsub_act_up", 0)
+
+
+def _act_without_slurmdbd(scene: Scene) -> None:
+    _act_is_dead(scene)
+    scene.config("AccountingStorageType", "accounting_storage/none")
+
+
+def _a_partition_wants_act(scene: Scene) -> None:
+    """gsubd is an earlier one, which does not look; there is no socket."""
+    _site(r"^\[partitions.debug\]", '[partitions.debug]\nmode = "enforce"')(scene)
+
+
+def _rehearsal(**told: object) -> Callable[[Scene], object]:
+    """What a slurmctld of its own does with job_submit.lua; this host has no luac."""
+
+    def plant(scene: Scene) -> None:
+        scene.host.answers = {argv: said for argv, said in scene.host.answers.items() if argv[0] != "luac5.4"}
+        scene.host.programs["slurmctld"] = "/usr/sbin/slurmctld"
+        scene.host.answer(CHILD, Ran(0, json.dumps(told)))
+
+    return plant
+
+
 def _cut_off(scene: Scene) -> None:
     """An installation that was killed."""
     lines = [
@@ -368,6 +399,26 @@ FAULTS = (
         _says("luac5.4 -p", Ran(1, "", "luac5.4: job_submit.lua:7: 'end' expected near <eof>\n")),
         "job-submit-syntax", "error", "'end' expected", "luac5.4 -p",
     ),
+    Fault(
+        "job_submit.lua has a syntax error, and there is no luac",
+        _rehearsal(answered=False, ended=1, log="error: job_submit/lua: /etc/slurm/job_submit.lua: job_submit.lua:7: 'end' expected near <eof>"),
+        "job-submit-syntax", "error", "'end' expected", "mend job_submit.lua",
+    ),
+    Fault(
+        "job_submit.lua fails while it is loaded, which no compiler sees",
+        _rehearsal(answered=False, ended=1, log="error: job_submit/lua: job_submit.lua: job_submit.lua:3: attempt to call a nil value"),
+        "job-submit-syntax", "error", "attempt to call a nil value", "mend job_submit.lua",
+    ),
+    Fault(
+        "job_submit.lua returns no success when it is loaded",
+        _rehearsal(answered=False, ended=1, log="job_submit.lua: returned -1 on load"),
+        "job-submit-syntax", "error", "returned -1 on load", "return slurm.SUCCESS",
+    ),
+    Fault(
+        "the shim cannot be loaded",
+        _rehearsal(answered=True, passed=True, log="gsub is left out: module 'posix' not found"),
+        "job-submit-syntax", "error", "jobs pass undecided", "lua-posix",
+    ),
     Fault("the socket is open to the world", _mode(lambda s: s.paths.decision_socket, 0o666), "decision-socket", "error", "everybody", "restart gsubd"),
     Fault("slurmctld may not connect", _mode(lambda s: s.paths.decision_socket, 0o600), "decision-socket", "error", "may not connect", "SupplementaryGroups"),
     Fault("the socket's folder is closed", _mode(lambda s: s.layout.run, 0o700), "decision-socket", "error", "may not enter", "chmod a+x"),
@@ -406,6 +457,7 @@ FAULTS = (
     Fault("the site file is broken", _site(r"^\[policy\]", "[policy"), "site-file", "error", "not TOML", "line"),
     Fault("the site file has an unknown key", _site('^mode = "observe"', 'mdoe = "observe"'), "site-file", "error", "mdoe", "mode"),
     Fault("the site file is secret", _mode(lambda s: s.layout.site, 0o640), "site-file", "error", "not all may read", "chmod 0644"),
+    Fault("the site file's folder is secret", _mode(lambda s: s.layout.etc, 0o700), "site-file", "error", "not all may enter", "chmod 0755"),
     Fault("there is no site file", _lose(lambda s: s.layout.site), "site-file", "error", "no site file", "docs/site-file.md"),
     Fault("the cluster's name is wrong", _site("^cluster = .*", 'cluster = "other"'), "cluster-name", "error", "cluster other", "cluster ="),
     Fault("a partition is misspelt", _site(r"^\[partitions.debug\]", "[partitions.debgu]"), "site-partitions", "warning", "debgu", "[partitions.debgu]"),
@@ -413,6 +465,10 @@ FAULTS = (
     Fault("gsubd hangs", lambda scene: scene.net.pages.clear(), "service", "error", "gsubd runs, but", "journalctl -u gsubd"),
     Fault("gsubd has not seen Slurm", lambda scene: scene.net.pages.update({f"{scene.gsubd}/healthz": Page(503, b"")}), "service", "warning", "cannot decide", "journalctl"),
     Fault("gsubd goes on with an old site file", lambda scene: scene.metric("gsub_site_file_ok", 0), "service-counts", "error", "not in force", "mend"),
+    Fault("gsubd cannot use the topology", lambda scene: scene.metric("gsub_topology_ok", 0), "service-counts", "error", "network as flat", "journalctl"),
+    Fault("gsub-act is wanted and dead", _act_is_dead, "gsub-act", "error", "no failed job is tried again", "systemctl enable --now gsub-act"),
+    Fault("gsub-act cannot be had without slurmdbd", _act_without_slurmdbd, "gsub-act", "error", "does not answer", "Without slurmdbd"),
+    Fault("one partition enforces, without gsub-act", _a_partition_wants_act, "gsub-act", "error", "does not answer", "gsub-act"),
     Fault("what gsubd knows is old", lambda scene: scene.metric("gsub_inventory_age_seconds", 900), "service-counts", "warning", "900 s", "scontrol"),
     Fault("the shim drops answers", lambda scene: scene.metric('gsub_shim_events_total{event="dropped"}', 3), "service-counts", "warning", "dropped 3", "upgrade"),
     Fault("a stage fails", lambda scene: scene.metric('gsub_stage_failures_total{stage="gang"}', 2), "service-counts", "warning", "gang", "journalctl"),
@@ -460,6 +516,44 @@ def test_a_planted_fault_is_named_with_its_remedy(release, fault):
     found = [one for one in scene.diagnose(only=[fault.check]) if one.level == fault.level]
     assert any(fault.seen in one.seen and fault.remedy in one.remedy for one in found), found
     assert all(one.remedy for one in found)
+
+
+@pytest.mark.case("users 3")
+def test_gsub_act_is_missed_only_where_it_is_wanted():
+    def seen(*plants: Callable[[Scene], object]) -> list[str]:
+        scene = healthy(RELEASES[-1])
+        for plant in plants:
+            plant(scene)
+        return [one.level for one in scene.diagnose(only=["gsub-act"])]
+
+    assert seen() == ["ok"]
+    assert seen(lambda scene: scene.metric("gsub_act_up", 0)) == ["ok"]
+    assert seen(_enforces, lambda scene: scene.metric("gsub_act_up", 1)) == ["ok"]
+    assert seen(_enforces, lambda scene: scene.host.put_socket(scene.layout.act_socket)) == ["ok"]
+    assert seen(_act_is_dead, _site(r"^\[policy\]", "[resubmit]\nenabled = false\n[policy]")) == ["ok"]
+    assert seen(_act_is_dead) == ["error"]
+
+
+@pytest.mark.case("users 15")
+def test_a_rehearsal_that_works_or_cannot_be_made_is_no_fault():
+    def seen(plant: Callable[[Scene], object]) -> list[tuple[str, str]]:
+        scene = healthy(RELEASES[-1])
+        plant(scene)
+        return [(one.level, one.seen) for one in scene.diagnose(only=["job-submit-syntax"])]
+
+    ((level, words),) = seen(_rehearsal(answered=True, passed=True))
+    assert level == "ok" and "a job passes" in words
+    ((level, words),) = seen(_rehearsal(trouble="no room"))
+    assert level == "unknown" and "no luac5.4" in words and "no room" in words
+
+
+@pytest.mark.case("users 15")
+def test_lines_put_in_by_hand_do_not_ask_the_service_that_is_there():
+    scene = healthy(RELEASES[-1])
+    _rehearsal(answered=True, passed=True)(scene)
+    scene.diagnose(only=["job-submit-syntax"])
+    (call,) = [call for call in scene.host.calls if call.argv == CHILD]
+    assert json.loads(call.stdin)["options"] == ["--comment=gsub:off"]
 
 
 def test_every_check_can_find_something_or_only_tells():
