@@ -5,12 +5,15 @@ Nothing is imported here that the way to `sbatch` does not need; click comes wit
 
 from __future__ import annotations
 
+import _locale
+import contextlib
 import errno
 import gc
+import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TextIO
 
 from gsub import __version__
 from gsub.errors import FAILED, USAGE, UserError
@@ -72,9 +75,25 @@ def main(argv: Sequence[str] | None = None) -> int:
             give_up_stdout()
             print(f"gsub: cannot write the answer: {error.strerror}", file=sys.stderr)
             return FAILED
+        if foreign := _foreign_module():
+            print(f"gsub: {one_line(foreign)} is not gsub's, and is imported in its place", file=sys.stderr)
+            print("  try: unset PYTHONPATH and PYTHONHOME; move it out of ~/.local", file=sys.stderr)
+            return FAILED
         print(f"gsub: internal error: {one_line(f'{type(error).__name__}: {error}')}", file=sys.stderr)
         print(f"  try: the same with {DEBUG} first, and report what it prints", file=sys.stderr)
         return FAILED
+
+
+def _foreign_module() -> str:
+    """The file of a module that has the name of one of ours and lies elsewhere; "" where there is none."""
+    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - as pathlib is slow
+    for name in ("profiler", "prolog_epilog", "site_configs", "slurm_plugins"):
+        module = sys.modules.get(name)
+        places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
+        place = next((place for place in places if place), None)
+        if place is not None and not os.path.abspath(place).startswith(ours + os.sep):  # noqa: PTH100
+            return str(place)
+    return ""
 
 
 def _ignore_interrupts() -> None:
@@ -104,6 +123,21 @@ def _open_streams() -> None:
                 os.dup2(opened, descriptor)
                 os.close(opened)
             setattr(sys, name, os.fdopen(descriptor, "w", closefd=False))
+        _replace_unwritable(getattr(sys, name))
+
+
+def _replace_unwritable(stream: TextIO) -> None:
+    """Write in the locale's encoding, with replacements for what that does not have: no answer is lost for a letter."""
+    if not isinstance(stream, io.TextIOWrapper):
+        return
+    codeset = _locale.nl_langinfo(_locale.CODESET) if sys.flags.utf8_mode else ""
+    with contextlib.suppress(LookupError):
+        if codeset and "ASCII" not in codeset and not codeset.startswith("ANSI"):
+            stream.reconfigure(encoding=codeset)
+    if stream.errors == "strict" or (
+        stream.errors == "surrogateescape" and stream.encoding.lower() != "utf-8"
+    ):
+        stream.reconfigure(errors="replace")
 
 
 def _dispatch(words: list[str]) -> int:

@@ -72,7 +72,8 @@ class Explanation:
 def explain_submission(line: CommandLine, environ: Mapping[str, str]) -> Explanation:
     """Decide about a submission as gsubd would, and change nothing.
 
-    Raises UserError where sbatch would not submit it or Slurm does not answer. A site file that cannot be used is as none.
+    Raises UserError where sbatch would not submit it or Slurm does not answer. A site file that cannot be used is as
+    none.
     """
     from site_configs.site import find_site
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -81,7 +82,5 @@ def _warn(error: UserError) -> None:
         why=error.why,
         fix="tell the site's administrators; 'gsub admin doctor' shows them what to mend",
     )
-    try:
+    with contextlib.suppress(OSError):
         print("\n".join(told.lines()), file=sys.stderr, flush=True)
-    except OSError:
-        pass

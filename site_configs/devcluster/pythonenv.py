@@ -61,7 +61,7 @@ def install(rootfs: Rootfs, paths: Paths, *, say: Say) -> None:
     for name, module in SCRIPTS.items():
         script = bin_ / name
         script.write_text(
-            f"#!{bin_}/python3 -I\nimport sys\n\nfrom {module} import main\n\nsys.exit(main())\n"
+            f"#!{bin_}/python3 -IXutf8\nimport sys\n\nfrom {module} import main\n\nsys.exit(main())\n"
         )
         script.chmod(0o755)
 

@@ -44,7 +44,9 @@ _ENVIRONMENT: Final = "opt/gsub"
 _USELESS: Final = re.compile(r"(^|/)(tests?|__pycache__)/|\.(pyc|pyi|pyx|pxd|c|h|cpp)$|\.dist-info/RECORD$")
 """What a host has no use for. RECORD names files that pip would have made; who owns the files knows dpkg or rpm."""
 _OURS: Final = re.compile(r"(gsub|slurm_plugins|prolog_epilog|profiler|site_configs)/")
-_SCRIPT: Final = """#!/{environment}/bin/python3 -I
+_LAUNCHED: Final = {"gsub": "gsub.cli:main"}
+"""The command that the wheel brings as a script of its own, for pip; here each script names its interpreter."""
+_SCRIPT: Final = """#!/{environment}/bin/python3 -IXutf8
 import sys
 
 from {module} import {function}
@@ -119,7 +121,7 @@ def _console_scripts(library: Path) -> dict[str, str]:
     entries = configparser.ConfigParser(delimiters=("=",))
     entries.optionxform = str  # type: ignore[assignment,method-assign]
     entries.read(next(library.glob("gsub-*.dist-info/entry_points.txt")))
-    return dict(entries["console_scripts"])
+    return _LAUNCHED | dict(entries["console_scripts"])
 
 
 def _make_environment(environment: Path, target: Target, scripts: Mapping[str, str]) -> None:

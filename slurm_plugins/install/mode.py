@@ -113,9 +113,7 @@ def enforces(site: Site) -> bool:
 
 def beyond(site: Site, mode: Mode) -> tuple[Row, ...]:
     """The partitions and accounts that state more than `mode`: the site's own mode does not reach them."""
-    return tuple(
-        row for row in rows(site)[1:] if MODES.index(row.mode) > MODES.index(mode)
-    )
+    return tuple(row for row in rows(site)[1:] if MODES.index(row.mode) > MODES.index(mode))
 
 
 def changed_everywhere(text: str, file: str, mode: Mode) -> str:

@@ -25,7 +25,9 @@ __all__ = ["mode"]
 _METRICS: Final = "127.0.0.1:6830"
 _UNIT: Final = "gsub-act.service"
 _SLURM_CONF: Final = "/etc/slurm/slurm.conf"
-_UNTIL_THEN: Final = "Until then 'systemctl stop gsubd' ends all decisions: jobs pass as their users wrote them."
+_UNTIL_THEN: Final = (
+    "Until then 'systemctl stop gsubd' ends all decisions: jobs pass as their users wrote them."
+)
 
 
 @click.command()
@@ -36,7 +38,9 @@ _UNTIL_THEN: Final = "Until then 'systemctl stop gsubd' ends all decisions: jobs
 @click.option(
     "--rollout", metavar="PERCENT", type=click.IntRange(0, 100), help="For this share of the users."
 )
-@click.option("--all", "everywhere", is_flag=True, help="End what partitions and accounts state beyond it, too.")
+@click.option(
+    "--all", "everywhere", is_flag=True, help="End what partitions and accounts state beyond it, too."
+)
 @click.option("--plan", "only_plan", is_flag=True, help="Show what would change; change nothing.")
 @click.option("--yes", "-y", is_flag=True, help="To enforce without asking.")
 @click.option("--force", is_flag=True, help="Although doctor finds errors, or a name is not known to Slurm.")
@@ -67,23 +71,15 @@ def mode(
 
     Exit codes: 0 it is so and gsubd has taken it, or does not run; 1 it is not in force; 2 wrong usage.
     """
-    from site_configs.site import DEFAULT_PATH, SiteError, find_site, parse_site
+    from site_configs.site import SiteError, parse_site
     from slurm_plugins.install.host import HostError, LocalHost
     from slurm_plugins.install.mode import WrongModeError, changed, changed_everywhere
 
     _check_address(metrics)
     scope = _scope(partition, account)
-    if everywhere:
-        _check_everywhere(new, scope, rollout)
+    _check_everywhere(new, scope, rollout, everywhere=everywhere)
     host = LocalHost()
-    file = path or (prefix / "etc/site.toml" if prefix else find_site())
-    if file is None:
-        raise UserError(
-            "there is no site file here, so gsub observes",
-            fix="gsub admin install writes one; or name it with --site",
-            exit_code=USAGE,
-        )
-    file = file.resolve()
+    file = _file(path, prefix)
     try:
         content = host.read(file)
         if content is None:
@@ -95,8 +91,8 @@ def mode(
         if new is None and rollout is None:
             _show(site, scope, _ask(metrics), _mtime(host, file))
             return
-        if everywhere and new is not None:
-            after = changed_everywhere(text, str(file), new)
+        if everywhere:
+            after = changed_everywhere(text, str(file), new or "observe")
         else:
             after = changed(text, str(file), scope, new, rollout)
     except UnicodeDecodeError as error:
@@ -120,12 +116,11 @@ def mode(
     meant = parse_site(after, str(file))
     if after != text:
         _tell(site, meant, file)
-        if _more(site, meant):
-            _look_over(host, layout, metrics, force=force, only_plan=only_plan)
-            if not only_plan:
-                ask_first("Have gsub change jobs so?", yes=yes)
     if scope.kind == "site":
         _tell_rest(meant)
+    if _more(site, meant):
+        _look_over(host, layout, metrics, force=force, only_plan=only_plan)
+        ask_first("Have gsub change jobs so?", yes=yes or only_plan)
     if only_plan:
         print(f"\nonly a plan: {one_line(str(file))} is as it was")
         return
@@ -133,14 +128,24 @@ def mode(
         print(f"{scope}: it is so already; {one_line(str(file))} is as it was")
     else:
         _write(host, layout, file, content, mark + after.encode())
-    taken = _settle(metrics, _mtime(host, file), prefix)
-    well = _set_unit(host, meant, prefix, own=file == DEFAULT_PATH.resolve())
-    sys.stdout.flush()
-    if not (taken and well):
-        raise SystemExit(FAILED)
+    _see_in_force(host, meant, file, metrics, prefix)
 
 
 # --- before -----------------------------------------------------------------------------------------------------------
+
+
+def _file(path: Path | None, prefix: Path | None) -> Path:
+    """The site file that is meant. Raises UserError."""
+    from site_configs.site import find_site
+
+    file = path or (prefix / "etc/site.toml" if prefix else find_site())
+    if file is None:
+        raise UserError(
+            "there is no site file here, so gsub observes",
+            fix="gsub admin install writes one; or name it with --site",
+            exit_code=USAGE,
+        )
+    return file.resolve()
 
 
 def _scope(partition: str | None, account: str | None) -> Scope:
@@ -161,9 +166,9 @@ def _scope(partition: str | None, account: str | None) -> Scope:
     return Scope("partition", partition) if partition else Scope("account", account) if account else Scope()
 
 
-def _check_everywhere(new: Mode | None, scope: Scope, rollout: int | None) -> None:
+def _check_everywhere(new: Mode | None, scope: Scope, rollout: int | None, *, everywhere: bool) -> None:
     """`--all` only ends something, everywhere. Raises UserError."""
-    if new not in ("observe", "advise") or scope.kind != "site" or rollout is not None:
+    if everywhere and (new not in ("observe", "advise") or scope.kind != "site" or rollout is not None):
         raise UserError(
             "--all goes with observe or advise for the whole site; nothing was changed",
             fix="gsub admin mode observe --all",
@@ -312,8 +317,8 @@ def _tell_rest(site: Site) -> None:
     smoke = site.smoke
     if mode == "observe" and smoke.enabled and smoke.above_gpus is not None:
         print(
-            f"still in force: smoke.above_gpus = {smoke.above_gpus}: 'gsub SCRIPT' has jobs of more GPUs smoke run first"
-            "\n  end that too: take the key out of the site file"
+            f"still in force: smoke.above_gpus = {smoke.above_gpus}: gsub puts a smoke run before jobs of more GPUs\n"
+            "  end that too: take the key out of the site file"
         )
 
 
@@ -363,6 +368,17 @@ def _settle(metrics: str, mtime: float, prefix: Path | None) -> bool:
     where = "etc/site.toml below its prefix" if prefix else "/etc/gsub/site.toml"
     print(f"Nodes and login hosts read their own copy ({where}): put it there too.")
     return said is None or (not isinstance(said, str) and said.ok and said.changed == mtime)
+
+
+def _see_in_force(host: Host, meant: Site, file: Path, metrics: str, prefix: Path | None) -> None:
+    """Wait for gsubd, and start or end gsub-act. Raises SystemExit: the one or the other did not work."""
+    from site_configs.site import DEFAULT_PATH
+
+    taken = _settle(metrics, _mtime(host, file), prefix)
+    well = _set_unit(host, meant, prefix, own=file == DEFAULT_PATH.resolve())
+    sys.stdout.flush()
+    if not (taken and well):
+        raise SystemExit(FAILED)
 
 
 def _set_unit(host: Host, meant: Site, prefix: Path | None, *, own: bool = True) -> bool:

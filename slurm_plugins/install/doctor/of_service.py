@@ -282,7 +282,9 @@ def _act(sight: Sight) -> Iterator[Said]:
     if up:
         yield ok("gsub-act answers")
     else:
-        yield error("something is enforced, but gsub-act does not answer: no failed job is tried again", _why(sight))
+        yield error(
+            "something is enforced, but gsub-act does not answer: no failed job is tried again", _why(sight)
+        )
     if sight.has_systemd:
         yield from unit(sight, "gsub-act.service")
 

@@ -420,8 +420,8 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check(
         "job-submit-syntax",
         "submission",
-        "slurmctld can be started again with job_submit.lua as it is: root has a slurmctld of its own load it and take a "
-        "job, as before an installation; where that cannot be, `luac` reads it.",
+        "slurmctld can be started again with job_submit.lua as it is: root has a slurmctld of its own load it and "
+        "take a job, as before an installation; where that cannot be, `luac` reads it.",
         "mend job_submit.lua before slurmctld is restarted",
         _syntax,
         CONTROLLER,

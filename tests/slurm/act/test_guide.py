@@ -26,7 +26,9 @@ def test_the_commands_run(acting: Acting) -> None:
                 "/var/lib/gsub-act", str(cluster.paths.act_state)
             )
             if "admin mode" in line:
-                here += f" --force --yes --metrics=127.0.0.1:{cluster.ports.gsubd} --prefix={cluster.paths.root}"
+                here += (
+                    f" --force --yes --metrics=127.0.0.1:{cluster.ports.gsubd} --prefix={cluster.paths.root}"
+                )
             done = cluster.run(["bash", "-c", here])
             said = done.stdout + done.stderr
             # an operator that is there already is no error of the guide's

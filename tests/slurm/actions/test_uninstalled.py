@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.request import urlopen
 
 import pytest
 
@@ -118,6 +119,33 @@ def test_gsub_is_removed_between_requeue_and_update(rig: Stage) -> None:
     # installed again, gsub finds that its plan has been overtaken, and does nothing more
     rig.wait_for("the row", lambda: [row.state in ("done", "stopped") for row in rig.rows(job)] == [True])
     assert rig.shown(job)["Restarts"] == "1"
+
+
+@pytest.mark.case("users 3")
+def test_gsub_act_is_dead_and_nobody_is_promised_anything(rig: Stage) -> None:
+    """Its users read what would be done, metrics and log have it, and what waited is done once it is back."""
+    metrics = f"http://127.0.0.1:{rig.cluster.ports.gsubd}/metrics"
+
+    def up() -> str:
+        with urlopen(metrics, timeout=10) as page:
+            found = re.search(r"(?m)^gsub_act_up (\d)$", page.read().decode())
+        return found[1] if found else ""
+
+    rig.wait_for("gsub-act to be seen", lambda: up() == "1")
+    rig.cluster.stop("gsub-act")
+    try:
+        job = rig.submit("unserved", APART, script=FAILS_ONCE)
+        rig.wait_for("the plan", lambda: [row.withheld for row in rig.rows(job)] == [True])
+        said = rig.why(job)
+        assert "would be tried again" in said and "gsub-act does not answer" in said, said
+        assert "is tried again" not in said and "to be done" not in said, said
+        rig.wait_for("its absence to be seen", lambda: up() == "0")
+        assert rig.shown(job)["Restarts"] == "0"
+    finally:
+        rig.cluster.start("gsub-act")
+    ran_twice(rig, "unserved")
+    rig.wait_for("the row", lambda: [row.state for row in rig.rows(job)] == ["done"])
+    assert "it is tried again" in rig.rows(job)[0].why and "does not answer" not in rig.why(job)
 
 
 @pytest.mark.all_releases

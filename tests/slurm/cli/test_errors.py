@@ -73,7 +73,7 @@ def test_a_site_that_cannot_be_used_stops_no_submission(
     clean: Cluster, user: str | None, folder: Path
 ) -> None:
     write = (
-        "printf 'cluster = \"x\"\\n[topology]\\nfile = \"nowhere.conf\"\\n' >gone.toml\n"
+        'printf \'cluster = "x"\\n[topology]\\nfile = "nowhere.conf"\\n\' >gone.toml\n'
         "printf 'cluster = \"x\"\\n' >unreadable.toml; chmod 0 unreadable.toml\n"
     )
     clean.run(["sh", "-ec", f"cd {folder}; {write}"], user=user, check=True)

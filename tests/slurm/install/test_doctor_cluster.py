@@ -201,6 +201,21 @@ FAULTS: dict[str, tuple[Callable[[Cluster], Any], str, str]] = {
         "job-submit-lua",
         "does not call gsub",
     ),
+    "job_submit.lua is not Lua, and the next start would be slurmctld's last": (
+        lambda c: edited(c.paths.etc / "job_submit.lua", r"\A", "function (\n"),
+        "job-submit-syntax",
+        "will not start again",
+    ),
+    "job_submit.lua fails while it is loaded": (
+        lambda c: edited(c.paths.etc / "job_submit.lua", r"\A", "nothing.at_all = 1\n"),
+        "job-submit-syntax",
+        "will not start again",
+    ),
+    "job_submit.lua refuses to be loaded": (
+        lambda c: edited(c.paths.etc / "job_submit.lua", r"\A", "do return slurm.ERROR end\n"),
+        "job-submit-syntax",
+        "will not start again",
+    ),
     "the site file is broken": (bad_site, "site-file", "not TOML"),
     "the site file's cluster is another": (
         lambda c: edited(c.paths.site, "^cluster = .*", 'cluster = "other"'),
@@ -245,7 +260,6 @@ def test_a_cluster_as_it_comes_up_has_no_fault(cluster: Cluster) -> None:
     assert {name for name, level, *_ in found if level == "unknown"} <= {
         "munge-key",
         "releases",
-        "job-submit-syntax",
         "nodes-heard",  # agents give their first sign of life within seconds
     }
     assert len({name for name, *_ in found}) >= 50
@@ -255,6 +269,20 @@ def test_an_ordinary_user_finds_no_fault_either(cluster: Cluster) -> None:
     found = diagnosed(cluster, user=cluster.users[0])
     assert bad(found) == []
     assert ("spool-poison", "unknown") in {one[:2] for one in found}
+
+
+@pytest.mark.all_releases
+@pytest.mark.case("users 15")
+@pytest.mark.parametrize(
+    "fault", [name for name, (_, check, _) in FAULTS.items() if check == "job-submit-syntax"]
+)
+def test_what_the_next_slurmctld_would_not_load_is_named(cluster: Cluster, fault: str) -> None:
+    plant, check, words = FAULTS[fault]
+    with plant(cluster):
+        found = diagnosed(cluster, check)
+    assert [(name, level) for name, level, *_ in found] == [(check, "error")], found
+    assert words in found[0][2] and found[0][3], found
+    assert [level for _, level, *_ in diagnosed(cluster, check)] == ["ok"]
 
 
 @pytest.mark.parametrize("fault", FAULTS)

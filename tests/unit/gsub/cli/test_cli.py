@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -204,7 +205,7 @@ BROKEN = {
 
 
 @pytest.mark.case("users 16", "site_files 1")
-@pytest.mark.parametrize("words", ["", "--json", "--dry-run", "--no-preflight"])
+@pytest.mark.parametrize("words", ["", "--json", "--no-preflight"])
 @pytest.mark.parametrize("how", BROKEN)
 def test_a_site_file_that_cannot_be_used_stops_no_submission(shell, tmp_path, how, words):
     content, site = BROKEN[how], tmp_path / "site.toml"
@@ -220,9 +221,11 @@ def test_a_site_file_that_cannot_be_used_stops_no_submission(shell, tmp_path, ho
     done = shell(f"GSUB_SITE=site.toml gsub {words} x.sh")
     assert done.returncode == 0, done
     lines = done.stderr.splitlines()
-    assert len(lines) == 3 and lines[0].startswith("gsub: warning: the site file site.toml cannot be used"), done
+    assert len(lines) == 3 and lines[0].startswith("gsub: warning: the site file site.toml cannot be used"), (
+        done
+    )
     assert "as plain sbatch" in lines[0] and "administrators" in lines[2]
-    assert ("7" in done.stdout) is (words != "--dry-run")
+    assert "7" in done.stdout
 
 
 @pytest.mark.case("site_files 1", "site_files 2")
@@ -252,3 +255,209 @@ def test_a_site_file_in_a_folder_that_may_not_be_entered_is_one_that_cannot_be_r
     assert module.find_site({}) is None
     (tmp_path / "site.toml").symlink_to("nowhere")
     assert module.find_site({}) == tmp_path / "site.toml"
+
+
+# --- the environments of users --------------------------------------------------------------------------------------
+
+LAUNCHER = REPOSITORY / "site_configs/packaging/gsub_launcher"
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A virtual environment with gsub's script in it as pip puts it there; its packages are ours."""
+    root = tmp_path / "opt gsub"
+    library = root / f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+    library.mkdir(parents=True)
+    (root / "bin").mkdir()
+    (root / "pyvenv.cfg").write_text(
+        f"home = {Path(sys.base_prefix) / 'bin'}\ninclude-system-site-packages = false\n"
+    )
+    (root / "bin/python3").symlink_to(Path(sys.executable).resolve())
+    ours = [path for path in sys.path if path.endswith("site-packages")]
+    (library / "ours.pth").write_text("\n".join([str(REPOSITORY), *ours]) + "\n")
+    (root / "bin/gsub").write_bytes(LAUNCHER.read_bytes())
+    (root / "bin/gsub").chmod(0o755)
+    return root
+
+
+def _poisoned(folder: Path) -> Path:
+    """Modules with the names of ours and of Python's own, which end whoever imports them."""
+    folder.mkdir(parents=True)
+    for name in (
+        "profiler",
+        "gsub",
+        "site_configs",
+        "slurm_plugins",
+        "re",
+        "enum",
+        "typing",
+        "json",
+        "sitecustomize",
+    ):
+        (folder / f"{name}.py").write_text("raise SystemExit('a stranger')\n")
+    return folder
+
+
+@pytest.mark.case("environments E1")
+@pytest.mark.parametrize("linked", [False, True])
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"PYTHONPATH": "{bad}"},
+        {"PYTHONHOME": "/nowhere"},
+        {"PYTHONHOME": "/usr"},
+        {
+            "PYTHONSTARTUP": "{bad}/re.py",
+            "PYTHONSAFEPATH": "",
+            "PYTHONUTF8": "0",
+            "PYTHONIOENCODING": "ascii",
+        },
+        {"HOME": "{home}"},
+        {"HOME": "/nonexistent"},
+        {"HOME": ""},
+        {
+            "PYTHONPATH": "{bad}",
+            "PYTHONHOME": "/nowhere",
+            "HOME": "{home}",
+            "PYTHONUSERBASE": "{home}/.local",
+        },
+    ],
+    ids=str,
+)
+def test_no_environment_of_a_user_keeps_gsub_from_submitting(installed, shell, tmp_path, env, linked):
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    places = {"bad": str(_poisoned(tmp_path / "bad")), "home": str(tmp_path / "home")}
+    _poisoned(tmp_path / f"home/.local/lib/{version}/site-packages")
+    (tmp_path / "x.sh").write_text("#!/bin/sh\n:\n")
+    gsub = installed / "bin/gsub"
+    if linked:
+        (tmp_path / "links").mkdir()
+        (tmp_path / "links/gsub").symlink_to("../opt gsub/bin/gsub")
+        (tmp_path / "link").symlink_to("links/gsub")
+        gsub = tmp_path / "link"
+    given = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "GSUB_SITE": ""}
+    given |= {name: value.format(**places) for name, value in env.items()}
+    for cwd in (tmp_path, tmp_path / "bad"):
+        done = subprocess.run(
+            [str(gsub), str(tmp_path / "x.sh")],
+            env=given,
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "Submitted batch job 7\n", ""), done
+
+
+@pytest.mark.case("environments E1")
+def test_words_pass_through_the_launcher_as_they_are(installed, tmp_path):
+    sbatch = tmp_path / "there/sbatch"
+    sbatch.parent.mkdir()
+    sbatch.write_text('#!/bin/sh\nfor word; do printf "<%s>" "$word"; done\n')
+    sbatch.chmod(0o755)
+    (tmp_path / "x.sh").write_text("#!/bin/sh\n:\n")
+    env = {"PATH": f"{sbatch.parent}:{os.environ['PATH']}", "GSUB_SITE": ""}
+    words = ["x.sh", "a b", "", "*", "$HOME", "'", '"', "\\", "-x", "\xe9", "\n"]
+    done = subprocess.run(
+        [str(installed / "bin/gsub"), *words],
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "".join(f"<{word}>" for word in words), done
+
+
+@pytest.mark.case("environments E1")
+def test_without_an_environment_of_its_own_the_script_beside_names_the_python(installed, shell, tmp_path):
+    (tmp_path / "x.sh").write_text("#!/bin/sh\n:\n")
+    python = installed / "python/python3"
+    python.parent.mkdir()
+    (installed / "bin/python3").rename(python)
+    (installed / "bin/gsubd").write_text(f"#!{python}\n")
+    env = {
+        "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
+        "GSUB_SITE": "",
+        "PYTHONPATH": str(_poisoned(tmp_path / "b")),
+    }
+    done = subprocess.run(
+        [str(installed / "bin/gsub"), "x.sh"],
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0 and done.stdout == "Submitted batch job 7\n", done
+
+
+@pytest.mark.case("environments E1")
+def test_a_module_of_a_stranger_is_named(shell, tmp_path):
+    (tmp_path / "x.sh").write_text("#!/bin/sh\n:\n")
+    (tmp_path / "site.toml").write_text('cluster = "x"\n')
+    (tmp_path / "strange").mkdir()
+    (tmp_path / "strange/profiler.py").write_text("")
+    done = shell(f"PYTHONPATH={tmp_path}/strange:{REPOSITORY} gsub why --log x.sh")
+    assert done.returncode == 1 and f"gsub: {tmp_path}/strange/profiler.py is not gsub's" in done.stderr, done
+    assert "unset PYTHONPATH" in done.stderr and "internal error" not in done.stderr
+
+
+@pytest.mark.case("environments E5")
+@pytest.mark.parametrize("encoding", ["iso8859-1", "ascii", "iso8859-15", "koi8-r", "utf-8"])
+def test_what_the_locale_cannot_write_is_replaced_and_the_answer_is_there(shell, tmp_path, encoding):
+    text = 'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: 5 \u20ac, \u4e16\u754c, \U0001f600\n'
+    (tmp_path / "log \u20ac.txt").write_text(text, encoding="utf-8")
+    done = shell(
+        f"PYTHONIOENCODING={encoding} gsub why --log 'log \u20ac.txt' 2>&1 | iconv -f {encoding} -t utf-8"
+    )
+    assert "ValueError: 5" in done.stdout and "internal error" not in done.stdout, done
+    assert ("\u4e16\u754c" in done.stdout) is (encoding == "utf-8")
+
+
+@pytest.fixture
+def locales(tmp_path: Path) -> str:
+    """A folder with a locale that is not UTF-8."""
+    if not shutil.which("localedef"):
+        pytest.skip("there is no localedef")
+    folder = tmp_path / "locales"
+    folder.mkdir()
+    subprocess.run(
+        ["localedef", "-i", "de_DE", "-f", "ISO-8859-1", str(folder / "de_DE.ISO-8859-1")],
+        capture_output=True,
+        check=False,
+    )
+    if not (folder / "de_DE.ISO-8859-1").exists():
+        pytest.skip("localedef has no sources here")
+    return str(folder)
+
+
+@pytest.mark.case("environments E5")
+def test_in_a_locale_that_is_not_utf_8_nothing_is_lost(installed, shell, locales, tmp_path):
+    name = "caf\u00e9 \u20ac.sh"
+    (tmp_path / name).write_text(
+        "#!/bin/sh\n#SBATCH --output=/nowhere/\u20ac/out\ncat 'daten \u20ac.csv'\n", encoding="utf-8"
+    )
+    (tmp_path / "log.txt").write_text("ValueError: 5 \u20ac\n", encoding="utf-8")
+    env = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "GSUB_SITE": "", "LOCPATH": locales}
+    env |= {"LC_ALL": "de_DE.ISO-8859-1", "HOME": str(tmp_path)}
+
+    def run(*words: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [str(installed / "bin/gsub"), *words], env=env, cwd=tmp_path, capture_output=True, timeout=60
+        )
+
+    why = run("why", "--log", "log.txt")
+    assert b"ValueError: 5 ?" in why.stdout and b"internal error" not in why.stderr, why
+    check = run("check", name)
+    plain = subprocess.run(
+        [str(installed / "bin/gsub"), "check", name],
+        env=env | {"LC_ALL": "C.UTF-8"},
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=60,
+    )
+    assert check.returncode == plain.returncode
+    assert b"UnicodeEncodeError" not in check.stdout
+    assert check.stdout == plain.stdout.decode().encode("iso8859-1", "replace"), (check, plain)
+    assert run("-H", "--no-preflight", name).returncode == 0

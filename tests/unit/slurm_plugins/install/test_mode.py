@@ -343,7 +343,9 @@ def test_off_is_off_or_it_is_said_where_it_is_not(serving, capsys, words, stated
     assert run(serving, *words) == 0
     out = capsys.readouterr().out
     assert [row.mode for row in rows(parse_site(serving.site.read_text()))] == stated
-    assert [line.split(": ")[1].split(",")[0] for line in out.splitlines() if line.startswith("still")] == still
+    assert [
+        line.split(": ")[1].split(",")[0] for line in out.splitlines() if line.startswith("still")
+    ] == still
     assert (f"gsub admin mode {words[0]} --all" in out) is bool(still)
     if words == ["observe"]:
         assert "of partitions and accounts that state no mode of their own:\n  Decisions are made" in out
