@@ -130,12 +130,17 @@ def _replace_unwritable(stream: TextIO) -> None:
     """Write in the locale's encoding, with replacements for what that does not have: no answer is lost for a letter."""
     if not isinstance(stream, io.TextIOWrapper):
         return
-    codeset = _locale.nl_langinfo(_locale.CODESET) if sys.flags.utf8_mode else ""
-    with contextlib.suppress(LookupError):
-        if codeset and "ASCII" not in codeset and not codeset.startswith("ANSI"):
+    codeset = _locale.nl_langinfo(_locale.CODESET)
+    # Python was told to read all as UTF-8 (-X utf8), which the terminal may not know. ASCII: Python's own choice stays
+    if (
+        sys.flags.utf8_mode
+        and stream.encoding.lower() == "utf-8"
+        and not codeset.startswith(("ANSI", "US-ASCII"))
+    ):
+        with contextlib.suppress(LookupError):
             stream.reconfigure(encoding=codeset)
-    if stream.errors == "strict" or (
-        stream.errors == "surrogateescape" and stream.encoding.lower() != "utf-8"
+    if stream.errors != "backslashreplace" and (
+        stream.errors == "strict" or stream.encoding.lower() != "utf-8"
     ):
         stream.reconfigure(errors="replace")
 
