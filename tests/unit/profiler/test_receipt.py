@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from profiler.answers import JobSummary, NodeUse, RuleTold, Usage
 from profiler.receipt import LINES, receipt
 from profiler.records import GpuRef, GpuUse, HostUse
-from profiler.resubmissions import Resubmission
+from profiler.resubmissions import SILENT, Resubmission
 from profiler.wording import plain, size, span, time_option
 
 GIB = 1 << 30
@@ -212,6 +212,13 @@ def test_a_job_that_is_tried_again_needs_no_advice(state: Any, step: Any, said: 
     row = Resubmission("dev", 12, 0, "time_limit", "from_checkpoint", state, 1e9, "", step=step)
     of = msgspec.structs.replace(usage(state="TIMEOUT"), resubmission=row)
     assert advice(of) == said and len(receipt(of)) == LINES
+
+
+@pytest.mark.case("users 3")
+def test_no_attempt_is_promised_while_nobody_would_make_it():
+    row = Resubmission("dev", 12, 0, "time_limit", "from_checkpoint", "planned", 1e9, "", said=SILENT)
+    of = msgspec.structs.replace(usage(state="TIMEOUT"), resubmission=row)
+    assert "again" not in advice(of) and "a longer --time" in advice(of)
 
 
 def test_a_job_that_slurm_has_not_spoken_of_since_its_end():

@@ -36,6 +36,7 @@ from profiler.resubmissions import Resubmission
 from slurm_plugins.client.errors import NoSuchJob, SlurmUnreachable
 from slurm_plugins.client.states import ExitStatus
 from slurm_plugins.client.values import AccountingRecord, Job, JobState
+from slurm_plugins.service.keeper.carrying_out import withheld
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=timezone.utc)
 AGO = NOW - timedelta(minutes=5)
@@ -364,6 +365,18 @@ def test_what_followed_is_told_of_all_tasks_of_an_array(ask) -> None:
     assert "attempt 1: " in "\n".join(ask(FakeSlurm(tasks[:1]), service, "40_1"))
 
 
+@pytest.mark.case("users 3")
+def test_tasks_that_wait_for_a_gsub_act_that_is_away_are_not_promised(ask) -> None:
+    tasks = [a_job(JobState.FAILED, id=41, array_job_id=40, array_task_id=1)]
+    row = withheld(
+        Resubmission("lab", 41, 0, "cpu_oom", "once", "planned", 0.0, "It is short: it is tried again.")
+    )
+    service = FakeService({"40_1": answer(job=41)}, followed_by={"40_1": (row,)})
+    text = "\n".join(ask(FakeSlurm(tasks), service, "40_1"))
+    assert "would be tried again, but gsub-act does not answer" in text
+    assert "is tried again" not in text and "to be done" not in text and "to be tried" not in text
+
+
 def test_of_a_thousand_tasks_some_of_each_way_to_end_are_looked_at(ask) -> None:
     tasks = [
         a_job(
@@ -504,7 +517,9 @@ def test_a_task_that_never_started_is_found_in_the_row_of_them_all(ask) -> None:
 @pytest.mark.parametrize("rows", [[REST], [a_row(array_tasks="3-9", state=JobState.PENDING, end=None)]])
 def test_a_task_without_any_record(ask, rows: list[AccountingRecord]) -> None:
     """`scancel 40_4` of a task that waits takes it out of the array; nothing tells of it afterwards."""
-    with pytest.raises(UserError, match=r"know nothing of task 4 of array 40: .* cancelled before it started"):
+    with pytest.raises(
+        UserError, match=r"know nothing of task 4 of array 40: .* cancelled before it started"
+    ):
         ask(FakeSlurm(rows=rows), job="40_4")
 
 
