@@ -47,6 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     gc.set_threshold(_GARBAGE)
     _open_streams()
+    if argv is None:
+        from gsub.nesting import mark_process
+
+        mark_process()
     try:
         code = _dispatch(words)
         sys.stdout.flush()  # here, where it can be told; at exit Python would tell it in its own way
@@ -151,8 +155,7 @@ def _dispatch(words: list[str]) -> int:
         print(help_text())
         return 0
     if first == "--version":
-        print(f"gsub {__version__}")
-        return 0
+        return _show_version()
     if not words and sys.stdin is not None and sys.stdin.isatty():
         # sbatch would wait for a script typed on the keyboard; nobody means that
         print(help_text(), file=sys.stderr)
@@ -168,6 +171,20 @@ def _dispatch(words: list[str]) -> int:
     from gsub.commands.submit import submit
 
     return submit(words)
+
+
+def _show_version() -> int:
+    """Print our version; Slurm's, as `sbatch` does, where that name on PATH leads here, since programs ask for it."""
+    from gsub.nesting import is_in_place_of_sbatch
+
+    if not is_in_place_of_sbatch(sys.argv[0], os.environ):
+        print(f"gsub {__version__}")
+        return 0
+    if sys.stderr.isatty():
+        print(f"gsub {__version__}", file=sys.stderr)
+    from gsub.commands.submit import submit
+
+    return submit(["--version"])
 
 
 def help_text() -> str:
@@ -187,7 +204,7 @@ and so do scripts from standard input, --wrap, #SBATCH lines and SBATCH_* variab
 Options, anywhere ahead of SCRIPT:
 {table(OURS)}
   --help      this text (as the first word; elsewhere it is sbatch's)
-  --version   gsub's version (as the first word)
+  --version   gsub's version (as the first word; Slurm's where gsub has the name sbatch)
 
 Commands ('gsub COMMAND --help' tells more):
 {table(COMMANDS)}

@@ -175,7 +175,9 @@ def _refused(lines: list[str]) -> UserError | None:
         return None
     said = [line for line in lines[begin:] if line and not _NOISE.search(line)]
     *why, fix = said[1:] or [""]
-    return UserError(said[0].removeprefix(_OURS), why=" ".join(why), fix=fix)
+    # Below a wrapper it may be gsub's own error, with its words ahead of the lines
+    why = [text.removeprefix("why: ") for text in why]
+    return UserError(said[0].removeprefix(_OURS), why=" ".join(why), fix=fix.removeprefix("try: "))
 
 
 def _joined(lines: list[str]) -> str:

@@ -2,7 +2,7 @@
 
 sbatch's standard output is handed on as it comes. Of its standard error, messages are handed on as they come and
 errors are kept back: when the submission fails they become the reason in our one error, else they are handed on
-at the end.
+before the job's number, as sbatch printed them.
 """
 
 from __future__ import annotations
@@ -134,6 +134,28 @@ def run(
     return answer
 
 
+def hand_on(program: str, words: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run the sbatch at a path with all that is ours handed on as it is; returns its exit code, negative for a signal.
+
+    A process of its own, since ours has the mark by which `gsub.nesting` knows what was started.
+    """
+    try:
+        process = subprocess.Popen([PROGRAM, *words], executable=program, env=environ, close_fds=False)
+    except OSError as error:
+        raise _not_run(program, error) from None
+    with process, _forwarding(process):
+        return process.wait()
+
+
+def _not_run(program: str, error: OSError) -> UserError:
+    return UserError(
+        f"cannot run {program}",
+        why=error.strerror or str(error),
+        fix="submit on a machine that has Slurm's commands on PATH",
+        exit_code=USAGE,
+    )
+
+
 @contextlib.contextmanager
 def _started(
     words: Sequence[str], environ: Mapping[str, str], folder: str, stdin: bytes | None
@@ -153,12 +175,7 @@ def _started(
                 close_fds=False,
             )
         except OSError as error:
-            raise UserError(
-                f"cannot run {program}",
-                why=error.strerror or str(error),
-                fix="submit on a machine that has Slurm's commands on PATH",
-                exit_code=USAGE,
-            ) from None
+            raise _not_run(program, error) from None
     with process:
         yield process
 
@@ -223,14 +240,20 @@ def _listen(process: subprocess.Popen[bytes], listener: Listener) -> Answer:
             if not ready:
                 seconds += 1
                 listener.second(seconds)
-            for key, _ in ready:
+            # sbatch writes its errors before the number: what both pipes hold by now is handed on in that order
+            for key, _ in sorted(ready, key=lambda one: one[0].fileobj is process.stdout):
                 chunk = os.read(key.fd, 65536)
                 if not chunk:
                     selector.unregister(key.fileobj)
                 elif key.fileobj is process.stdout:
                     stdout += chunk
+                    known, job = job, job or submitted(stdout.decode(errors="replace"))
+                    if known is None and job is not None:
+                        for line in errors:
+                            take(line)
+                        errors.clear()
                     listener.stdout(chunk)
-                    if job is None and (job := submitted(stdout.decode(errors="replace"))) is not None:
+                    if known is None and job is not None:
                         listener.submitted(job)
                 else:
                     *lines, partial = (partial + chunk).split(b"\n")

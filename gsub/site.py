@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gsub.errors import USAGE, UserError
@@ -13,7 +13,7 @@ from gsub.errors import USAGE, UserError
 if TYPE_CHECKING:
     from site_configs.site_model import Site
 
-__all__ = ["Slurm", "check_site", "read_site", "usable_site"]
+__all__ = ["Slurm", "check_sbatch", "check_site", "read_site", "usable_site"]
 
 _warned: set[str] = set()
 
@@ -31,6 +31,18 @@ def check_site(environ: Mapping[str, str]) -> Slurm:
     """Return where Slurm is, for a submission; as on a machine without a site file where that cannot be used."""
     site = usable_site(environ)
     return Slurm() if site is None else Slurm(site.slurm.conf, site.slurm.bin, site)
+
+
+def check_sbatch(environ: Mapping[str, str]) -> Slurm:
+    """Return where Slurm is, for a command that starts `sbatch`: `folder` has one of Slurm's.
+
+    It is "" where that is the first on PATH. Raises UserError where each `sbatch` there runs gsub again.
+    """
+    from gsub.nesting import find_folder
+
+    slurm = check_site(environ)
+    path = {"PATH": slurm.folder} if slurm.folder else environ
+    return replace(slurm, folder=find_folder(path) or slurm.folder)
 
 
 def usable_site(environ: Mapping[str, str]) -> Site | None:

@@ -12,7 +12,7 @@ from gsub.commands.submit import installed_table, print_json
 from gsub.errors import FAILED, UserError
 from gsub.sbatch import clean_environment
 from gsub.sbatch_options import Table
-from gsub.site import check_site
+from gsub.site import check_sbatch
 from gsub.term import one_line
 
 
@@ -29,7 +29,7 @@ def check(words: Sequence[str]) -> int:
     line = split(words, Table.of_all())
     try:
         environ = clean_environment()
-        slurm = check_site(environ)
+        slurm = check_sbatch(environ)
         if slurm.conf:
             environ.setdefault("SLURM_CONF", slurm.conf)
         if line.unsure:

@@ -12,7 +12,7 @@ from gsub.commands.submit import installed_table, print_json
 from gsub.errors import FAILED, USAGE, UserError
 from gsub.sbatch import clean_environment
 from gsub.sbatch_options import Table
-from gsub.site import check_site
+from gsub.site import check_sbatch
 from gsub.term import is_terminal
 
 
@@ -43,7 +43,7 @@ def explain(words: Sequence[str]) -> int:
     try:
         environ = clean_environment()
         if line.unsure:  # an option of a site's plugin: only sbatch knows whether the next word belongs to it
-            table = installed_table(environ, check_site(environ).folder)
+            table = installed_table(environ, check_sbatch(environ).folder)
             line = split(words, table)
             _known(words, table)
         from gsub.explanation import explain_submission

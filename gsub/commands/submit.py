@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from gsub.argv import CommandLine, is_ours, split
 from gsub.errors import USAGE, UserError
+from gsub.nesting import find_marks, next_program
 from gsub.remedies import explain
-from gsub.sbatch import PROGRAM, Answer, Listener, Submitted, clean_environment, run, told
+from gsub.sbatch import PROGRAM, Answer, Listener, Submitted, clean_environment, hand_on, run, told
 from gsub.sbatch_options import Table
-from gsub.site import Slurm, check_site
+from gsub.site import Slurm, check_sbatch, check_site
 from gsub.term import Spinner, give_up_stdout, harmless, is_terminal
 
 if TYPE_CHECKING:
@@ -30,7 +31,11 @@ def submit(words: Sequence[str]) -> int:
     line = split(words, Table.of_all())
     environ = clean_environment()
     try:
-        slurm = check_site(environ)
+        if marks := find_marks():  # all but sbatch itself was done above us
+            program = next_program(environ, check_site(environ).folder, marks)
+            code = hand_on(program, line.sbatch, environ)
+            return _die_likewise(-code) if code < 0 else code
+        slurm = check_sbatch(environ)
         if slurm.conf:
             environ.setdefault("SLURM_CONF", slurm.conf)
         if line.unsure and any(is_ours(word) for word in words):

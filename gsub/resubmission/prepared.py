@@ -19,7 +19,7 @@ from gsub.resubmission.submission import Submission, environment, submit
 from gsub.resubmission.submit_line import UnreadableError
 from gsub.resubmission.view import command_line
 from gsub.sbatch import Answer, clean_environment
-from gsub.site import check_site
+from gsub.site import check_sbatch
 from gsub.term import is_terminal
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def prepare(
     shown = job_id(job)
     client = connect()
     environ = clean_environment()
-    slurm = check_site(environ)
+    slurm = check_sbatch(environ)
     if slurm.conf:
         environ.setdefault("SLURM_CONF", slurm.conf)
     site = slurm.site
