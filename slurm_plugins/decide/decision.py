@@ -61,12 +61,14 @@ class Proposal:
     """What one stage wants: changes that belong together (all or none are made), notes, or a refusal of the
     job.
 
-    `reject` is for what can never run: up to 3 lines that say what, why, and what helps.
+    `reject` is for what can never run: up to 3 lines that say what, why, and what helps. `error` is Slurm's own error
+    number for such a refusal, by which programs know it; 0 where it has none.
     """
 
     changes: tuple[Change, ...] = ()
     notes: tuple[Note, ...] = ()
     reject: str | None = None
+    error: int = 0
 
 
 NO_PROPOSAL: Final = Proposal()
@@ -99,6 +101,8 @@ class Decision:
     failures: tuple[StageFailure, ...] = ()
     facts: Mapping[str, float | int | str | None] = field(default_factory=dict, hash=False)
     """What the decision knew of the job: its GPUs, shape, workload; for records and `explain`."""
+    error: int = 0
+    """Slurm's error number for the refusal; 0 for its general one."""
 
     @property
     def edits(self) -> dict[str, Value]:
@@ -119,6 +123,7 @@ class Decision:
                     "env": dict(self.env) if enforced and self.reject is None else {},
                     "say": list(self.say) if not self.opted_out else [],
                     "reject": self.reject if enforced else None,
+                    "errno": self.error if enforced and self.reject is not None else 0,
                 }
             )
             + b"\n"

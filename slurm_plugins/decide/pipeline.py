@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from site_configs.clients_table import find_client
 from site_configs.site_model import MODES, Mode
 from site_configs.units import format_size
 from slurm_plugins.decide.context import Context
@@ -116,6 +117,7 @@ class Walk:
         self.notes: list[Note] = []
         self.failures: list[StageFailure] = []
         self.reject: str | None = None
+        self.error = 0
 
     @classmethod
     def through(cls, stages: Sequence[Stage], request: Request, context: Context) -> Walk:
@@ -156,7 +158,7 @@ class Walk:
                 self.changes = [*self.changes, *changes]
         self.notes += notes
         if reject:
-            self.reject = reject
+            self.reject, self.error = reject, proposal.error
 
     def _completed(self, changes: tuple[Change, ...], stage: str) -> tuple[Change, ...]:
         """The stage's changes, with those of the fields that go with them."""
@@ -191,8 +193,20 @@ class Walk:
             self.reject,
             say,
             failures=tuple(self.failures),
-            facts=_facts(self.now),
+            facts=_facts(self.now) | self._client(),
+            error=self.error,
         )
+
+    def _client(self) -> dict[str, str]:
+        """The program that manages the job, for what follows a failure; nothing where there is none."""
+        asked = self.asked
+        found = find_client(
+            self.context.site.clients,
+            name=asked.job.name or "",
+            comment=asked.job.comment or "",
+            script=asked.script_head,
+        )
+        return {"client": found} if found else {}
 
 
 def _facts(request: Request) -> dict[str, float | int | str | None]:

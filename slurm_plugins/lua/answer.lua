@@ -41,7 +41,7 @@ function M.allowed(name, value)
   return fits(value, rule[2], rule[3], rule[4])
 end
 
-local ENV_NAMES, ENV_VALUE = {}, tables.ENV_VALUE
+local ENV_NAMES, ENV_VALUE, ERRNO = {}, tables.ENV_VALUE, tables.ERRNO
 for _, name in ipairs(tables.ENV_NAMES) do
   ENV_NAMES[name] = true
 end
@@ -80,6 +80,13 @@ function M.plan(answer, batch)
     plan.reject = checked_lines(lines, 3)
     if not plan.reject or #lines == 0 then
       return nil, "a rejection that cannot be shown"
+    end
+    local number = answer.errno
+    if number ~= nil and number ~= 0 and number ~= json.NULL then
+      if type(number) ~= "number" or number < ERRNO[1] or number > ERRNO[2] or number % 1 ~= 0 then
+        return nil, "a rejection with a number that is none of Slurm's"
+      end
+      plan.errno = number
     end
     return plan
   end

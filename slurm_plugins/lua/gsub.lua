@@ -158,7 +158,7 @@ local function consider(job, submit_uid)
   for _, line in ipairs(plan.reject or plan.say) do
     slurm.log_user("%s", line)
   end
-  return plan.reject and slurm.ERROR or slurm.SUCCESS
+  return plan.reject and (plan.errno or slurm.ERROR) or slurm.SUCCESS
 end
 
 -- Decide about one submission. What slurm_job_submit of job_submit.lua returns.

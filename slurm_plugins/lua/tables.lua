@@ -34,6 +34,9 @@ M.ENV_NAMES = {
 }
 M.ENV_VALUE = { 0, 1024, "A-Za-z0-9_.,:()=*/+@%% -" } -- lowest and highest length, characters
 
+-- The numbers by which Slurm says why a job is refused (slurm_errno.h, ESLURM_*), lowest and highest.
+M.ERRNO = { 2000, 2999 }
+
 -- What an answer may change: name -> kind, lowest and highest value or length, characters of a text. The same as
 -- slurm_plugins/decide/edits.py; a test holds them equal. An answer with anything else is dropped whole.
 local COUNT = { "int", 1, 65000 }

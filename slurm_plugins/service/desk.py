@@ -101,7 +101,7 @@ class Desk:
 def _let_pass(decision: Decision) -> Decision:
     """The decision without its refusal; what stages changed of a job that they thought could never run goes with it."""
     why = Note(f"not refused, since what is known of the cluster is old: {decision.reject}", "service")
-    return replace(decision, changes=(), env={}, say=(), reject=None, notes=(*decision.notes, why))
+    return replace(decision, changes=(), env={}, say=(), reject=None, error=0, notes=(*decision.notes, why))
 
 
 def _id_in(line: bytes) -> int:

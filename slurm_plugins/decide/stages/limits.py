@@ -19,7 +19,12 @@ from slurm_plugins.decide.inventory import Inventory, Pool
 from slurm_plugins.decide.shape import NotUnderstood, Shape, requested
 from slurm_plugins.decide.stage import NO_PROPOSAL, Job, Note, Proposal, Request, Stage
 
-__all__ = ["Limits"]
+__all__ = ["NODE_CONFIG_UNAVAILABLE", "Limits"]
+
+NODE_CONFIG_UNAVAILABLE: Final = 2014
+"""ESLURM_REQUESTED_NODE_CONFIG_UNAVAILABLE of slurm_errno.h: "Requested node configuration is not available".
+
+By this number slurmctld itself refuses what the rules below refuse, in each release, where it does not let it wait."""
 
 _FOR_EVER: Final = 10 * 366 * 86400
 
@@ -50,7 +55,7 @@ class Limits(Stage):
         # Where it names none, the default one is told of, which the user knows: first, since mostly it can run it.
         first = _refusal(_Case(job, shape, stated[0], inventory, tracked))
         if first and all(_refusal(_Case(job, shape, pool, inventory, tracked)) for pool in possible):
-            return Proposal(reject=first)
+            return Proposal(reject=first, error=NODE_CONFIG_UNAVAILABLE)
         return Proposal(notes=tuple(_told(job, shape, stated)))
 
 

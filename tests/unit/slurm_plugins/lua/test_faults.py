@@ -129,6 +129,34 @@ def test_enforce_rejects_with_its_reason(shim: Shim, service: Service) -> None:
     assert not done.writes
 
 
+@pytest.mark.case("T1")
+@pytest.mark.parametrize(("number", "rc"), [(2014, 2014), (2000, 2000), (2999, 2999), (0, -1), (None, -1)])
+def test_a_rejection_has_slurms_own_number(shim: Shim, service: Service, number: int | None, rc: int) -> None:
+    patient(shim, service)
+    service.way = says(reject="gsub: no node has 9 GPUs", errno=number)
+    done = submit(shim)
+    assert (done.rc, done.said, done.writes) == (rc, ["gsub: no node has 9 GPUs"], [])
+
+
+@pytest.mark.case("T1")
+@pytest.mark.parametrize("number", [1, -1, 1999, 3000, 2014.5, "2014", True, [2014]])
+def test_a_number_that_is_none_of_slurms_drops_the_answer(
+    shim: Shim, service: Service, number: object
+) -> None:
+    patient(shim, service)
+    service.way = says(reject="gsub: no node has 9 GPUs", errno=number)
+    done = submit(shim)
+    assert (done.rc, done.said, done.job) == (0, [], JOB)
+    assert "a number that is none of Slurm's" in done.log[-1]
+
+
+@pytest.mark.case("T1")
+def test_a_number_without_a_rejection_is_nothing(shim: Shim, service: Service) -> None:
+    patient(shim, service)
+    service.way = says(errno=2014)
+    assert submit(shim).rc == 0
+
+
 def test_an_error_answer_is_the_questions_fault(shim: Shim, service: Service) -> None:
     patient(shim, service)
     service.way = says(error="no")
