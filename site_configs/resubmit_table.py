@@ -18,7 +18,7 @@ REASONS: tuple[str, ...] = (
     "shared_memory", "invalid_memory_access", "cuda_failure", "cuda_init_failed", "cuda_version_mismatch",
     "missing_library", "gpu_hardware", "nccl_timeout", "nccl_error", "mpi_error", "mpi_runtime_failure",
     "rendezvous_failure", "filesystem_error", "checkpoint_error", "network_error", "container_error", "node_failure",
-    "preempted", "time_limit", "cancelled", "output_error", "core_dump", "traceback", "no_signature",
+    "preempted", "time_limit", "cancelled", "requeued", "output_error", "core_dump", "traceback", "no_signature",
 )  # fmt: skip
 """The names of `prolog_epilog.failures.taxonomy`, which is above this floor: a slip in the file is told at once."""
 LONGEST_BACKOFF = 3600
@@ -54,6 +54,11 @@ class Resubmit:
     )
     confidence: float = t.key(
         0.5, t.ratio(0, 1), "A reason that is less sure than this counts as no_signature."
+    )
+    without_gpus: bool = t.key(
+        False,
+        t.FLAG,
+        "Are jobs that asked for no GPU tried again too? Their scripts may not be safe to run twice.",
     )
     mail: bool = t.key(False, t.FLAG, "Is the user told by mail too? It goes through receipt.mail_server.")
     actions: tuple[tuple[str, str], ...] = t.key(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from site_configs import kinds as t
 from site_configs.alerts_table import Alerts
+from site_configs.clients_table import ClientProgram
 from site_configs.resubmit_table import Resubmit
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ __all__ = [
     "Agent",
     "Alerts",
     "Check",
+    "ClientProgram",
     "Failures",
     "GpuType",
     "Health",
@@ -411,6 +413,9 @@ class Site:
     )
     accounts: Mapping[str, Account] = field(
         default_factory=dict, hash=False, metadata=t.about(t.named_tables(Account), "")
+    )
+    clients: Mapping[str, ClientProgram] = field(
+        default_factory=dict, hash=False, metadata=t.about(t.named_tables(ClientProgram), "")
     )
 
     def partition(self, name: str) -> Partition:

@@ -15,6 +15,7 @@ from gsub.errors import FAILED, UserError
 from gsub.resubmission.facts import attempt_of, failure_of
 from gsub.resubmission.original import Original, Part
 from gsub.resubmission.proposal import Weighed
+from prolog_epilog.failures.taxonomy import NO_SIGNATURE
 from slurm_plugins.resubmit.plan import plan
 from slurm_plugins.resubmit.values import Past, Switches
 
@@ -93,10 +94,20 @@ def _task(part: Part) -> tuple[int, ...]:
 def weigh(
     looked: Sequence[Looked], original: Original, client: SlurmClient, policy: Resubmit
 ) -> list[Weighed]:
-    """What the table has for each of them. Its user stands before it: budget, mode and switches do not count."""
+    """What the table has for each of them. Its user stands before it: budget, mode and switches do not count.
+
+    What nothing explains may be submitted again, too, unless the site says `never`.
+    """
     nodes = client.nodes()
     now = datetime.now(timezone.utc).timestamp()
-    ours = replace(policy, budget=max(1, policy.budget), budget_most=max(1, policy.budget_most))
+    stated = dict(policy.actions)
+    ours = replace(
+        policy,
+        budget=max(1, policy.budget),
+        budget_most=max(1, policy.budget_most),
+        without_gpus=True,
+        actions=tuple(sorted({NO_SIGNATURE: "once", **stated}.items())),
+    )
     found = []
     for one in looked:
         failure = failure_of(one.known)

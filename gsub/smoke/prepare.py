@@ -74,12 +74,24 @@ def prepare(
         if wanted is None and not _names_gpus(line, text, environ):
             return None
         real = real_job(line, text, environ, sbatch_release(environ, folder) or _UNKNOWN)
+        if wanted is None and _is_managed(real, text, site):
+            return None
         wanted = wanted or unasked(site.smoke, real.gpus, opted_out=_opted_out(real, environ))
         if wanted is None:
             return None
         return _ready(wanted, real, line, text, site=site, environ=environ, folder=folder)
     except NoSmokeError as error:
         return Ready(wanted.way, wanted.asked, why=str(error)) if wanted is not None else None
+
+
+def _is_managed(real: Real, text: bytes, site: Site) -> bool:
+    """Whether a program manages the job that is left to do so: what fails it hears of by the job itself."""
+    from site_configs.clients_table import find_client, is_left_alone
+
+    script = text.decode("utf-8", "replace")
+    return is_left_alone(
+        site.clients, find_client(site.clients, name=real.name, comment=real.comment, script=script)
+    )
 
 
 def _ready(

@@ -53,9 +53,9 @@ BOUNDS: Final = (0, 1, 4, 8, 16)
 """The most GPUs of each class; the last has none."""
 OUTCOMES: Final = {
     "completed": ("COMPLETED",),
-    "cancelled": ("CANCELLED",),
+    "cancelled": ("CANCELLED", "REQUEUED"),  # both at somebody's word: no failure
     "timeout": ("TIMEOUT", "DEADLINE"),
-    "preempted": ("PREEMPTED", "REQUEUED"),
+    "preempted": ("PREEMPTED",),
     "failed": ("FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED"),
     "running": ("RUNNING", "SUSPENDED"),
     "unknown": (),

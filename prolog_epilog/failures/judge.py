@@ -42,12 +42,12 @@ _STATES: Final = {
     "LAUNCH_FAILED": "node_failure",
     "RECONFIG_FAIL": "node_failure",
     "PREEMPTED": "preempted",
-    "REQUEUED": "preempted",
+    "REQUEUED": "requeued",
     "CANCELLED": "cancelled",
     "REVOKED": "cancelled",
 }
 """What decides of Slurm's states (squeue(1), JOB STATE CODES)."""
-_SLURMS_OWN: Final = frozenset({"time_limit", "preempted", "node_failure", "cancelled"})
+_SLURMS_OWN: Final = frozenset({"time_limit", "preempted", "requeued", "node_failure", "cancelled"})
 """What Slurm knows better than a log that quotes it: an earlier attempt's words may stand there, or forged ones."""
 _REASONS: Final = {
     "joblaunchfailure": "node_failure",

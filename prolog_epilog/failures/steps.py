@@ -33,13 +33,13 @@ HANDLED: Final = "the log says that it was dealt with"
 _SHELL: Final = frozenset({"shell", "bash", "sh", "coreutils", "csh", "make", "cp", "mv", "rsync", "tar"})
 _TROUBLE: Final = re.compile(r"(?i)\b(?:warn(?:ing)?|error|exception|fail(?:ed|ure)?|caught)\b")
 """Words of a line behind which `logging` prints a traceback (`exc_info`)."""
-_BY_SCHEDULER: Final = frozenset({"preempted", "time_limit", "cancelled", "node_failure"})
+_BY_SCHEDULER: Final = frozenset({"preempted", "requeued", "time_limit", "cancelled", "node_failure"})
 """What tools log as a warning although it ends them."""
 _OF_THE_GPU: Final = frozenset(
     {"cuda_failure", "cuda_init_failed", "invalid_memory_access", "nccl_error", "nccl_timeout", "core_dump"}
 )
 _TOLD_LATE: Final = frozenset(
-    {"cpu_oom", "node_failure", "gpu_hardware", "time_limit", "preempted", "cancelled"}
+    {"cpu_oom", "node_failure", "gpu_hardware", "time_limit", "preempted", "requeued", "cancelled"}
 )
 _REFUSED: Final = frozenset({"permission_error", "no_space", "filesystem_error", "network_error"})
 """Why a tool could not make or fetch a file..."""

@@ -68,10 +68,11 @@ _TABLE: Final[tuple[tuple[str, str, Origin, Retry, str], ...]] = (
     ("preempted", "Job preempted", "infra", "requeue", "the scheduler took the resources back"),
     ("time_limit", "", "user", "from_checkpoint", "the time asked for was up"),
     ("cancelled", "", "user", "never", "it was cancelled by its user or an administrator"),
+    ("requeued", "", "user", "never", "it was queued again by its user, an administrator or itself"),
     ("output_error", "Output node error", "user", "never", "an output of the job could not be written"),
     ("core_dump", "Core dump", "unknown", "once", "it aborted, and nothing says why"),
     ("traceback", "Traceback from crash", "unknown", "never", "it ended by an exception of unknown cause"),
-    (NO_SIGNATURE, "No signature", "unknown", "once", "nothing is known that says why"),
+    (NO_SIGNATURE, "No signature", "unknown", "never", "nothing is known that says why"),
 )
 
 REASONS: Final = {row[0]: Reason(*row) for row in _TABLE}

@@ -50,7 +50,7 @@ def asked(failure: Failure, policy: Resubmit) -> Asked:
     """What a failure asks for. A reason that is not sure, or that this release does not know, is `no_signature`.
 
     >>> asked(Failure("gpu_oom", 0.4, "implicit", "user"), Resubmit())
-    Asked(reason='no_signature', action='once', sure=False)
+    Asked(reason='no_signature', action='never', sure=False)
     """
     known = failure.reason in REASONS or failure.reason == NONE
     if known and (failure.confidence >= policy.confidence or failure.reason == NO_SIGNATURE):

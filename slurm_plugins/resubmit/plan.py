@@ -23,7 +23,7 @@ from typing import Final, Literal
 import msgspec
 
 from profiler.resubmissions import Resubmission, Stop
-from prolog_epilog.failures.taxonomy import NONE
+from prolog_epilog.failures.taxonomy import NO_SIGNATURE, NONE
 from site_configs.hostlist import fold
 from site_configs.site_model import Resubmit
 from slurm_plugins.resubmit.actions import Asked, asked, is_free
@@ -117,7 +117,7 @@ def plan(
         _switched_off(attempt, switches)
         or _moved_on(attempt)
         or _cannot_help(attempt, wanted)
-        or _may_not(attempt)
+        or _may_not(attempt, policy)
         or _refuted(attempt, failure, used.recent if free else past.attempts, wanted, free)
         or _too_often(wanted, used, policy, free)
     )
@@ -182,6 +182,8 @@ def _moved_on(attempt: Attempt) -> _No | None:
 def _cannot_help(attempt: Attempt, wanted: Asked) -> _No | None:
     if attempt.state in ("CANCELLED", "REVOKED") or wanted.reason == "cancelled":
         return _No("never", "It was cancelled by its user or an administrator, and stays so.")
+    if wanted.reason == "requeued":
+        return _No("never", f"{about(wanted)}: nothing of it failed.")
     if wanted.action != "never":
         return None
     if wanted.reason == NONE:
@@ -189,21 +191,32 @@ def _cannot_help(attempt: Attempt, wanted: Asked) -> _No | None:
     if not wanted.sure:
         return _No("confidence", f"{about(wanted)}, and this site does not try that again.", "why")
     verb: Literal["fix", "why"] = "fix" if wanted.reason in MENDABLE else "why"
+    if wanted.reason == NO_SIGNATURE:
+        told = f"{about(wanted)}, so nothing says that another attempt would end better."
+        return _No("never", told, "resubmit")
     told = f"{about(wanted)}: another attempt would end the same way."
     return _No("never", sentence(told, remedy(wanted.reason)), verb)
 
 
-def _may_not(attempt: Attempt) -> _No | None:
+def _may_not(attempt: Attempt, policy: Resubmit) -> _No | None:
+    if attempt.client:
+        return _No("off", f"{attempt.client} manages it and may run it again itself, so it is left alone.")
+    if attempt.gpus == 0 and not policy.without_gpus:
+        return _No(
+            "off",
+            "It asked for no GPU, and its script may not be safe to run twice: this site leaves such jobs alone.",
+            "resubmit",
+        )
     if attempt.het:
         return _No("array", "It is a heterogeneous job: gsub does not run these again by itself.", "resubmit")
     if attempt.whole_array:
         return _No("array", "It is a whole array: only its tasks that failed are tried again.", "resubmit")
     if attempt.batch is False:
         return _No("no_requeue", "It is no batch job (salloc, srun): Slurm has no script to run again.")
-    if attempt.requeue is False:
-        return _No(
-            "no_requeue", "It says --no-requeue, or its site does: Slurm may not run it again.", "resubmit"
-        )
+    if not attempt.requeue:
+        told = "It says --no-requeue, or its site does: Slurm may not run it again."
+        unknown = "Whether it may be requeued is not known, so it is left alone."
+        return _No("no_requeue", unknown if attempt.requeue is None else told, "resubmit")
     if attempt.dependants is None:
         return _No(
             "dependants", "Whether other jobs depend on it is not known, so it is left alone.", "resubmit"

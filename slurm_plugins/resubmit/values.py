@@ -32,8 +32,9 @@ class Attempt:
 
     `id` is Slurm's way to write it (12, 12_3). `nodes` are those that it ran on, `excluded` those it kept off,
     `required` those that it must have (--nodelist), `partition_nodes` all that it could run on (empty: not known).
-    `runtime_s` and `gpus` None: not known.
+    `runtime_s` and `gpus` None: not known; `gpus` 0: it asked for none.
     `batch`, `requeue`: Slurm's words; None: not known. `dependants` are jobs that wait for this one (None: not known).
+    `client` is the program that manages it and is left to do so ("": none).
     `wishes` are the words for gsub in its comment and environment ("off", "resubmit=off", "checkpoint").
     `signal_before_end`: it has asked Slurm for a signal before its time ends (--signal).
     """
@@ -56,6 +57,7 @@ class Attempt:
     whole_array: bool = False
     het: bool = False
     dependants: tuple[str, ...] | None = ()
+    client: str = ""
     wishes: frozenset[str] = frozenset()
     signal_before_end: bool = False
     memory: Memory = Memory()

@@ -15,6 +15,7 @@ from profiler.findings import Finding
 from profiler.resubmissions import PastAttempt
 from profiler.store import Undecided
 from profiler.wording import shown_id
+from site_configs.clients_table import find_client, is_left_alone
 from site_configs.site_model import MODES, Mode, Site
 from slurm_plugins.client.states import JobFlag, JobState
 from slurm_plugins.client.values import Job
@@ -22,7 +23,7 @@ from slurm_plugins.resubmit.places import alike
 from slurm_plugins.resubmit.values import Attempt, Earlier, Failure, Memory, Past
 from slurm_plugins.service.keeper.again_look import Look, Room, is_stranger
 
-__all__ = ["another", "attempt_of", "mode_of", "names_of", "overtaken", "past_of", "wishes_of"]
+__all__ = ["another", "attempt_of", "client_of", "mode_of", "names_of", "overtaken", "past_of", "wishes_of"]
 
 _WORDS: Final = re.compile(r"[\s,;]+")
 _APART: Final = 60.0
@@ -31,13 +32,13 @@ _NOT_AGAIN: Final = frozenset({JobState.COMPLETED, JobState.CANCELLED, JobState.
 
 
 def attempt_of(
-    case: Undecided, look: Look, *, opted_out: bool = False, dependants: Iterable[int] = ()
+    case: Undecided, look: Look, *, opted_out: bool = False, client: str = "", dependants: Iterable[int] = ()
 ) -> Attempt:
     """The attempt, by the store and by what Slurm has of it.
 
     Of a job that Slurm has no record of any more it is supposed that it could be run again: whether that would have
-    helped is then said too. `opted_out`: the job's environment had GSUB=off when it was submitted. `dependants`: jobs
-    that waited for it before it ended.
+    helped is then said too. `opted_out`: the job's environment had GSUB=off when it was submitted. `client`: the
+    program that manages it and is left to do so. `dependants`: jobs that waited for it before it ended.
     """
     of, job = case.job, look.jobs.get(case.job.job_id)
     partitions = (job.partition if job is not None else of.partition).split(",")
@@ -58,13 +59,14 @@ def attempt_of(
         required=tuple(job.required_nodes) if job is not None else (),
         runtime_s=case.runtime,
         ended=of.ended,
-        gpus=of.gpus,
+        gpus=of.gpus if of.gpus is not None or job is None else job.gpu_count,
         batch=True if job is None else job.batch,
         requeue=True if job is None else job.requeue,
         whole_array=job is not None
         and (job.array_tasks is not None or (job.array_job_id is not None and job.array_task_id is None)),
         het=of.het_job_id is not None or (job is not None and job.het_job_id is not None),
         dependants=_dependants(of, look, dependants),
+        client=client,
         wishes=words | {"off"} if opted_out else words,
         memory=_memory(of, job, look, rooms, places),
     )
@@ -91,6 +93,18 @@ def wishes_of(comment: str | None) -> frozenset[str]:
     """
     words = _WORDS.split((comment or "")[:4096].lower())
     return frozenset(word.removeprefix("gsub:") for word in words if word.startswith("gsub:"))
+
+
+def client_of(site: Site, case: Undecided, job: Job | None, told: object) -> str:
+    """The program that manages a job and is left to do so; "" for none.
+
+    `told`: what was seen of its script when it was submitted. Of a job that gsub was not asked about then, its name and
+    comment tell.
+    """
+    name = job.name if job is not None else case.job.name
+    comment = (job.comment if job is not None else None) or case.comment
+    found = told if isinstance(told, str) and told else find_client(site.clients, name=name, comment=comment)
+    return found if is_left_alone(site.clients, found) else ""
 
 
 def another(of: JobSummary, job: Job) -> bool:

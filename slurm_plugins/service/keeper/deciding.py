@@ -15,6 +15,7 @@ from slurm_plugins.resubmit.values import Failure, Switches
 from slurm_plugins.service.keeper.again_facts import (
     another,
     attempt_of,
+    client_of,
     mode_of,
     overtaken,
     past_of,
@@ -36,6 +37,7 @@ def decided(
     *,
     site: Site,
     opted_out: bool,
+    client: object = None,
     dependants: Sequence[int] = (),
     off: bool,
     now: float,
@@ -43,11 +45,13 @@ def decided(
 ) -> Resubmission:
     """What follows an attempt: a plan that can be carried out, or why there is none.
 
-    `dependants` are jobs that waited for it before it ended; `opted_out`: its environment had GSUB=off; `off`: the
-    switch of gsub-act is set.
+    `dependants` are jobs that waited for it before it ended; `opted_out`: its environment had GSUB=off; `client`:
+    the program that manages it, as its decision has it; `off`: the switch of gsub-act is set.
     """
     job = look.jobs.get(case.job.job_id)
-    attempt = attempt_of(case, look, opted_out=opted_out, dependants=dependants)
+    attempt = attempt_of(
+        case, look, opted_out=opted_out, client=client_of(site, case, job, client), dependants=dependants
+    )
     switches = Switches(mode_of(site, case.job, job), site.resubmit.enabled and not off)
     failure = Failure.of(case.finding, case.source)
     row = plan(attempt, failure, past_of(past), switches, site.resubmit, now=now, random=chance)

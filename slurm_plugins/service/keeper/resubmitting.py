@@ -12,7 +12,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -250,6 +250,7 @@ class Resubmitting:
                 past,
                 site=self._site,
                 opted_out=said is not None and said.get("opted_out") is True,
+                client=_client(said),
                 dependants=self._before(case),
                 off=off,
                 now=now,
@@ -385,3 +386,9 @@ def in_order(dues: Iterable[Due], now: float) -> list[Resubmission]:
     """Those that are due, users in turn as they come: first what Slurm has queued and will start as it was."""
     rows = [row for row in rows_of(dues) if is_due(row, now)]
     return sorted(rows, key=lambda row: row.state != "requeued")
+
+
+def _client(said: Mapping[str, object] | None) -> object:
+    """The program that manages a job, as its decision has it."""
+    facts = (said or {}).get("facts")
+    return facts.get("client") if isinstance(facts, dict) else None

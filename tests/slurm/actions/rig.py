@@ -120,7 +120,8 @@ class Stage:
         watched = f"[partitions.{WATCHED}]\n"
         if f'{watched}mode = "observe"' not in site:
             site = site.replace(watched, f'{watched}mode = "observe"\n')
-            self.cluster.write_site(site + '\n[resubmit]\nbackoff = "10 s"\n')
+            self.cluster.write_site(site + '\n[resubmit]\nbackoff = "10 s"\nwithout_gpus = true\n'
+                '[resubmit.actions]\nno_signature = "once"\n')
         self.wait_for("the nodes", self._idle)
         self.wait_for("the service", lambda: self.get("/v1/jobs?limit=1"))
 

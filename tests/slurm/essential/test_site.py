@@ -85,7 +85,7 @@ def test_a_job_that_failed_by_chance_is_requeued_and_runs_again(jobs: EssentialJ
     assert (shown["JobState"], shown["Restarts"]) == ("COMPLETED", "1")
     assert [each.restarts for each in jobs.stage.tries("flaky")] == [0, 1]
     (row,) = wait_until(lambda: jobs.stage.rows(job), message="the decision on its failure")
-    assert (row.reason, row.action, row.restarts, row.state) == ("no_signature", "once", 0, "done")
+    assert (row.reason, row.action, row.restarts, row.state) == ("core_dump", "once", 0, "done")
     assert len(jobs.stage.done(job, "requeue")) == 1, "by gsub-act, once"
 
 

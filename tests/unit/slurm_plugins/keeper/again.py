@@ -148,7 +148,7 @@ class Again:
         self.store.enrich([facts], self.time)
         self.judge(reason)
 
-    def judge(self, reason: str = "no_signature") -> None:
+    def judge(self, reason: str = "core_dump") -> None:
         """Verdicts by what logs say, and of this reason where nobody has read them."""
         cases = self.store.unjudged(CLUSTER, 1000, self.time + 60)
         blind = Finding(reason, 0.5, "none")

@@ -28,7 +28,7 @@ AT = 1_700_000_000.0
 
 def row(**more: Any) -> Resubmission:
     values: dict[str, Any] = {
-        "reason": "no_signature",
+        "reason": "core_dump",
         "action": "once",
         "state": "planned",
         "at": AT,

@@ -45,7 +45,7 @@ def text(server: MailServer, place: int = -1) -> str:
 
 def test_what_is_tried_again_is_told_once(again: Again, server: MailServer) -> None:
     one = notices(again, server)
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.settle()
     one.decided(again.told)
     assert one.run_once(again.store, NOW + 60) == 1
@@ -60,19 +60,19 @@ def test_what_is_tried_again_is_told_once(again: Again, server: MailServer) -> N
 def test_several_are_one_mail_with_what_to_type(again: Again, server: MailServer) -> None:
     one = notices(again, server)
     del again.world.slurm.known_jobs["9"]
-    again.fail(8, "no_signature")
-    again.fail(9, "no_signature")
+    again.fail(8, "core_dump")
+    again.fail(9, "core_dump")
     again.settle()
     one.decided(again.told)
     assert one.run_once(again.store, NOW + 60) == 1
     assert server.took[0][1]["Subject"] == "[lab] 2 jobs have failed"
-    assert "gsub resubmit 9" in text(server) and "job 8 (no_signature)" in text(server)
+    assert "gsub resubmit 9" in text(server) and "job 8 (core_dump)" in text(server)
 
 
 def test_two_users_have_a_mail_each(again: Again, server: MailServer) -> None:
     one = notices(again, server)
-    again.fail(8, "no_signature")
-    again.fail(9, "no_signature", uid=2000, user="bob")
+    again.fail(8, "core_dump")
+    again.fail(9, "core_dump", uid=2000, user="bob")
     again.settle()
     one.decided(again.told)
     assert one.run_once(again.store, NOW + 60) == 2
@@ -84,7 +84,7 @@ def test_two_users_have_a_mail_each(again: Again, server: MailServer) -> None:
 @pytest.mark.parametrize("stop", ["never", "off", "mode", "moved_on", "confidence"])
 def test_of_what_was_not_to_be_done_nothing_is_told(again: Again, server: MailServer, stop: Any) -> None:
     one = notices(again, server)
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.settle()
     row: Resubmission = msgspec.structs.replace(again.row(), state="stopped", stop=stop)
     one.decided([row])
@@ -93,7 +93,7 @@ def test_of_what_was_not_to_be_done_nothing_is_told(again: Again, server: MailSe
 
 def test_a_site_that_does_not_want_it_sends_none(again: Again, server: MailServer) -> None:
     one = notices(again, server, wanted=False)
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.settle()
     one.decided(again.told)
     assert not one.on and one.run_once(again.store, NOW + 60) == 0 and server.took == []
@@ -101,7 +101,7 @@ def test_a_site_that_does_not_want_it_sends_none(again: Again, server: MailServe
 
 def test_names_are_kept_on_one_line(again: Again, server: MailServer) -> None:
     one = notices(again, server)
-    again.fail(8, "no_signature", name="a\r\nBcc: eve@example.org\x1b[31m")
+    again.fail(8, "core_dump", name="a\r\nBcc: eve@example.org\x1b[31m")
     again.settle()
     one.decided(again.told)
     assert one.run_once(again.store, NOW + 60) == 1

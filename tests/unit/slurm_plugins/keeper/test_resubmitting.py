@@ -45,7 +45,7 @@ def outcome(again: Again, number: int = 8) -> tuple[str, str]:
 
 
 def test_a_failure_is_requeued_and_let_go(again: Again) -> None:
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.settle()
     assert again.hand.done == ["requeue 8", "update JobId=8 ExcNodeList=n1 StartTime=now"]
     row = again.row()
@@ -85,7 +85,7 @@ def test_more_memory_is_asked_for(again: Again) -> None:
 
 def test_where_slurms_delay_is_too_short_the_job_is_held_meanwhile(again: Again) -> None:
     again.seen.delay = 1.0
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.settle()
     assert again.hand.done == ["requeuehold 8", "update JobId=8 ExcNodeList=n1 StartTime=now", "release 8"]
     assert again.row().state == "done"
@@ -95,7 +95,7 @@ def test_where_slurms_delay_is_too_short_the_job_is_held_meanwhile(again: Again)
 def test_an_old_slurm_is_not_hurried(again: Again) -> None:
     """Within its credential's life it may start the job without its prolog."""
     again.seen.quick = False
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.settle()
     assert again.hand.done == ["requeue 8", "update JobId=8 ExcNodeList=n1 StartTime=now+120"]
 
@@ -108,7 +108,7 @@ def test_of_an_array_the_task_is_meant(tmp_path: Path) -> None:
         ),
     )
     again.change("12_3", id=15)
-    again.fail(15, "no_signature", array_job_id=12, array_task_id=3)
+    again.fail(15, "core_dump", array_job_id=12, array_task_id=3)
     again.settle()
     assert again.hand.done == ["requeue 12_3", "update JobId=12_3 ExcNodeList=n1 StartTime=now"]
     assert outcome(again, 15) == ("done", "")
@@ -116,10 +116,10 @@ def test_of_an_array_the_task_is_meant(tmp_path: Path) -> None:
 
 
 def test_each_attempt_is_decided_by_those_before_it(again: Again) -> None:
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.settle()
     again.change("8", state=JobState.FAILED, state_text="FAILED")
-    again.fail(8, "no_signature", restarts=1)
+    again.fail(8, "core_dump", restarts=1)
     again.settle()
     assert outcome(again)[0] == "stopped" and len(again.hand.done) == 2
     assert [row.restarts for row in again.store.resubmissions(CLUSTER, 8)] == [0, 1]
@@ -132,14 +132,14 @@ def test_each_attempt_is_decided_by_those_before_it(again: Again) -> None:
     ("reason", "change", "more", "stop"),
     [
         ("import_error", {}, {}, "never"),
-        ("no_signature", {"requeue": False}, {}, "no_requeue"),
-        ("no_signature", {"batch": False}, {}, "no_requeue"),
-        ("no_signature", {"comment": "gsub:off"}, {}, "off"),
-        ("no_signature", {"comment": "run 3, gsub:resubmit=off"}, {}, "off"),
-        ("no_signature", {"het_job_id": 8, "het_offset": 0}, {}, "array"),
-        ("no_signature", {"restarts": 1, "state": JobState.PENDING}, {}, "moved_on"),
-        ("no_signature", {"restarts": 1, "state": JobState.FAILED}, {}, "moved_on"),
-        ("no_signature", {"state": JobState.CANCELLED}, {}, "moved_on"),
+        ("core_dump", {"requeue": False}, {}, "no_requeue"),
+        ("core_dump", {"batch": False}, {}, "no_requeue"),
+        ("core_dump", {"comment": "gsub:off"}, {}, "off"),
+        ("core_dump", {"comment": "run 3, gsub:resubmit=off"}, {}, "off"),
+        ("core_dump", {"het_job_id": 8, "het_offset": 0}, {}, "array"),
+        ("core_dump", {"restarts": 1, "state": JobState.PENDING}, {}, "moved_on"),
+        ("core_dump", {"restarts": 1, "state": JobState.FAILED}, {}, "moved_on"),
+        ("core_dump", {"state": JobState.CANCELLED}, {}, "moved_on"),
         ("cpu_oom", {}, {"state": "OUT_OF_MEMORY"}, "unknown"),
     ],
 )
@@ -153,7 +153,7 @@ def test_who_is_not_tried_again(again: Again, reason: str, change: Any, more: An
 
 def test_a_record_that_is_gone_is_told_with_what_to_type(again: Again) -> None:
     del again.world.slurm.known_jobs["8"]
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.settle()
     assert outcome(again) == ("stopped", "gone")
     assert again.row().command == "gsub resubmit 8"
@@ -161,28 +161,28 @@ def test_a_record_that_is_gone_is_told_with_what_to_type(again: Again) -> None:
 
 def test_another_job_of_that_number_is_not_it(again: Again) -> None:
     again.change("8", uid=4711)
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.settle()
     assert outcome(again) == ("stopped", "gone")
 
 
 def test_a_job_that_ended_at_another_time_is_not_it(again: Again) -> None:
     again.change("8", end=datetime.fromtimestamp(END + 600, timezone.utc))
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.settle()
     assert outcome(again) == ("stopped", "gone")
 
 
 def test_what_failed_while_the_keeper_was_down_is_not_brought_back(again: Again) -> None:
     again.change("8", end=datetime.fromtimestamp(END, timezone.utc))
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.time += 7200
     again.settle()
     assert outcome(again) == ("stopped", "gone") and again.row().command == "gsub resubmit 8"
 
 
 def test_nor_what_was_planned_before(again: Again) -> None:
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     asyncio.run(again.driver.decide())
     again.time += 7200
     again.settle()
@@ -191,7 +191,7 @@ def test_nor_what_was_planned_before(again: Again) -> None:
 
 def test_a_job_that_others_wait_for_is_left_alone(again: Again) -> None:
     again.seen.waiting = {"8": ("9",)}
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.settle()
     assert outcome(again) == ("stopped", "dependants") and "9" in again.row().why
 
@@ -204,7 +204,7 @@ def test_a_job_that_has_begun_after_it_counts_too(tmp_path: Path, state: JobStat
     """Slurm shows no dependency that is fulfilled: whoever waited for the failure, or for any end, is at work."""
     again = Again(tmp_path, a_failed_job(8), any_job(9, state))
     again.driver.dependants.seen({"8": (9,)}, again.time)
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.settle()
     assert again.row().stop == stop
     again.close()
@@ -217,7 +217,7 @@ def test_who_waited_is_known_to_a_keeper_that_starts_anew(tmp_path: Path, away: 
     again.driver.dependants.seen({}, again.time - away)
     again.start()
     again.driver.dependants.seen({}, again.time)
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.settle()
     assert again.row().stop == "dependants" and again.hand.asked == []
     again.close()
@@ -254,7 +254,7 @@ def test_a_task_whose_array_others_wait_for_is_left_alone(tmp_path: Path) -> Non
     again = Again(tmp_path, a_failed_job("12_3"))
     again.change("12_3", id=15)
     again.seen.waiting = {"12_*": ("20",)}
-    again.fail(15, "no_signature", array_job_id=12, array_task_id=3)
+    again.fail(15, "core_dump", array_job_id=12, array_task_id=3)
     again.settle()
     assert outcome(again, 15) == ("stopped", "dependants")
     again.close()
@@ -263,7 +263,7 @@ def test_a_task_whose_array_others_wait_for_is_left_alone(tmp_path: Path) -> Non
 @pytest.mark.parametrize("mode", ["observe", "advise"])
 def test_in_other_modes_only_the_row_is_written(tmp_path: Path, mode: str) -> None:
     again = Again(tmp_path, a_failed_job(), site=SITE.replace("enforce", mode))
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.settle()
     assert outcome(again) == ("stopped", "mode") and "would" in again.row().why
     assert again.hand.asked == []
@@ -272,7 +272,7 @@ def test_in_other_modes_only_the_row_is_written(tmp_path: Path, mode: str) -> No
 
 def test_the_site_may_switch_it_off(tmp_path: Path) -> None:
     again = Again(tmp_path, a_failed_job(), site=SITE + "[resubmit]\nenabled = false\n")
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.settle()
     assert outcome(again) == ("stopped", "off") and again.hand.asked == []
     again.close()
@@ -280,7 +280,7 @@ def test_the_site_may_switch_it_off(tmp_path: Path) -> None:
 
 def test_the_off_switch_of_gsub_act_counts_at_once(again: Again) -> None:
     again.world.off.touch()
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.settle()
     assert outcome(again) == ("stopped", "off") and again.hand.asked == []
 
@@ -293,7 +293,7 @@ def test_gsub_off_in_the_environment_is_known_from_the_submission(again: Again) 
             {"kind": "job", "decision": "d-1", "at": NOW, "job": 8},
         ],
     )
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.settle()
     assert outcome(again) == ("stopped", "off")
 
@@ -302,7 +302,7 @@ def test_gsub_off_in_the_environment_is_known_from_the_submission(again: Again) 
 
 
 def test_a_job_that_somebody_requeued_meanwhile_is_theirs(again: Again) -> None:
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     asyncio.run(again.driver.decide())
     again.change("8", restarts=1, state=JobState.PENDING)
     again.settle()
@@ -310,7 +310,7 @@ def test_a_job_that_somebody_requeued_meanwhile_is_theirs(again: Again) -> None:
 
 
 def test_a_job_that_is_purged_meanwhile(again: Again) -> None:
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     asyncio.run(again.driver.decide())
     del again.world.slurm.known_jobs["8"]
     again.settle()
@@ -318,7 +318,7 @@ def test_a_job_that_is_purged_meanwhile(again: Again) -> None:
 
 
 def test_a_job_that_is_still_completing_is_asked_for_again(again: Again) -> None:
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.change("8", flags=frozenset({JobFlag.COMPLETING}))
     again.until(lambda: len(again.hand.asked) >= 2)
     again.change("8", flags=frozenset())
@@ -328,7 +328,7 @@ def test_a_job_that_is_still_completing_is_asked_for_again(again: Again) -> None
 
 def test_slurms_no_is_taken_after_three_times(again: Again) -> None:
     again.world.slurm.no = SlurmRefused("scontrol", "Requested operation is presently disabled")
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.settle()
     assert outcome(again) == ("stopped", "slurm")
     assert "presently disabled" in again.row().why and again.row().command == "gsub resubmit 8"
@@ -337,7 +337,7 @@ def test_slurms_no_is_taken_after_three_times(again: Again) -> None:
 
 def test_slurms_no_to_a_change_leaves_no_hold(again: Again) -> None:
     again.seen.delay = 1.0
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.until(lambda: bool(again.hand.done))
     again.world.slurm.no = SlurmRefused("scontrol", "Access denied")
     again.until(lambda: again.row().step == "release")
@@ -356,7 +356,7 @@ def test_more_memory_than_may_be_had(again: Again) -> None:
 
 
 def test_a_job_that_started_before_it_was_changed(again: Again) -> None:
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.until(lambda: bool(again.hand.done))
     again.change("8", state=JobState.RUNNING)
     again.settle()
@@ -365,7 +365,7 @@ def test_a_job_that_started_before_it_was_changed(again: Again) -> None:
 
 def test_gsub_act_may_be_away_for_a_while(again: Again) -> None:
     again.hand.away = True
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.pass_time(0)
     for _ in range(5):
         again.pass_time(min(again.once()))
@@ -441,7 +441,7 @@ def test_gsub_act_that_stays_away_is_told_of(tmp_path: Path) -> None:
     again = Again(tmp_path, *(a_failed_job(number) for number in range(20, 30)))
     again.hand.away = True
     for number in range(20, 30):
-        again.fail(number, "no_signature")
+        again.fail(number, "core_dump")
     again.settle()
     assert {outcome(again, number) for number in range(20, 30)} == {("stopped", "slurm")}
     assert again.time - NOW > PATIENCE
@@ -450,7 +450,7 @@ def test_gsub_act_that_stays_away_is_told_of(tmp_path: Path) -> None:
 
 def test_an_answer_that_got_lost_is_asked_for_once_more(again: Again) -> None:
     again.hand.lost = True
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.until(lambda: bool(again.hand.done))
     again.hand.lost = False
     again.settle()
@@ -460,7 +460,7 @@ def test_an_answer_that_got_lost_is_asked_for_once_more(again: Again) -> None:
 
 def test_a_slurm_that_does_not_say_whether_it_did_it(again: Again) -> None:
     again.world.slurm.deaf = True
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.until(lambda: bool(again.hand.done))
     again.world.slurm.deaf = False
     again.settle()
@@ -469,7 +469,7 @@ def test_a_slurm_that_does_not_say_whether_it_did_it(again: Again) -> None:
 
 def test_slurm_may_be_silent_for_long(again: Again) -> None:
     again.seen.silent = True
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     for _ in range(10):
         again.pass_time(min(again.once()))
     assert again.undecided() == [8]
@@ -480,7 +480,7 @@ def test_slurm_may_be_silent_for_long(again: Again) -> None:
 
 def test_a_clock_that_is_set_back_forgets_nothing(again: Again) -> None:
     again.hand.away = True
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.once()
     again.time -= 86400.0
     again.hand.away = False
@@ -489,7 +489,7 @@ def test_a_clock_that_is_set_back_forgets_nothing(again: Again) -> None:
 
 
 def test_logs_are_read_before_a_new_attempt_overwrites_them(again: Again) -> None:
-    again.fail(8, "no_signature", read=False)
+    again.fail(8, "core_dump", read=False)
     for _ in range(10):
         again.pass_time(min(again.once()))
     assert again.undecided() == [8] and again.seen.looks == []
@@ -505,7 +505,7 @@ def test_logs_are_read_before_a_new_attempt_overwrites_them(again: Again) -> Non
 @pytest.mark.parametrize(("state", "seconds"), [("FAILED", 120.0), ("NODE_FAIL", 15.0)])
 def test_logs_that_nobody_reads_are_not_waited_for_too_long(again: Again, state: str, seconds: float) -> None:
     again.change("8", state=JobState(state))
-    again.fail(8, "no_signature", read=False, state=state)
+    again.fail(8, "core_dump", read=False, state=state)
     again.until(lambda: not again.undecided())
     assert again.time - END < seconds + 5
     again.settle()
@@ -514,7 +514,7 @@ def test_logs_that_nobody_reads_are_not_waited_for_too_long(again: Again, state:
 
 def test_where_no_logs_are_read_none_are_waited_for(tmp_path: Path) -> None:
     again = Again(tmp_path, a_failed_job(), site=SITE + "[agent]\nfindings = false\n")
-    again.fail(8, "no_signature", read=False)
+    again.fail(8, "core_dump", read=False)
     asyncio.run(again.driver.decide())
     assert again.row().state == "planned"
     again.close()
@@ -522,7 +522,7 @@ def test_where_no_logs_are_read_none_are_waited_for(tmp_path: Path) -> None:
 
 def test_another_reason_before_anything_was_done_decides_anew(again: Again) -> None:
     again.hand.away = True
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.once()
     assert again.row().state == "planned"
     again.store.take([_another("import_error")], again.time)
@@ -533,7 +533,7 @@ def test_another_reason_before_anything_was_done_decides_anew(again: Again) -> N
 
 
 def test_another_reason_after_the_requeue_does_not_stop_half_way(again: Again) -> None:
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.until(lambda: bool(again.hand.done))
     again.store.take([_another("import_error")], again.time)
     again.judge()
@@ -550,8 +550,8 @@ def test_a_fault_of_ours_stops_one_job_alone(tmp_path: Path, monkeypatch: pytest
         return plan(attempt, *rest, **more)
 
     monkeypatch.setattr("slurm_plugins.service.keeper.deciding.plan", faulty)
-    again.fail(8, "no_signature")
-    again.fail(9, "no_signature")
+    again.fail(8, "core_dump")
+    again.fail(9, "core_dump")
     again.settle()
     assert outcome(again) == ("stopped", "unknown") and again.row(9).state == "done"
     again.close()
@@ -562,7 +562,7 @@ def test_a_row_that_could_not_be_read_again_is_a_fault(again: Again, monkeypatch
         return msgspec.structs.replace(plan(*rest, **more), why="x" * 10_000)
 
     monkeypatch.setattr("slurm_plugins.service.keeper.deciding.plan", longwinded)
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.settle()
     assert outcome(again) == ("stopped", "unknown") and again.hand.asked == []
 
@@ -579,8 +579,8 @@ def test_a_row_that_the_store_cannot_hold_keeps_no_other_waiting(
         return put(rows, *rest, **more)
 
     monkeypatch.setattr(again.store, "put_resubmissions", picky)
-    again.fail(8, "no_signature")
-    again.fail(9, "no_signature")
+    again.fail(8, "core_dump")
+    again.fail(9, "core_dump")
     again.settle()
     assert outcome(again) == ("stopped", "unknown") and again.row(9).state == "done"
     again.close()
@@ -594,7 +594,7 @@ def test_a_store_that_is_away_forgets_nothing(again: Again, monkeypatch: pytest.
             raise StoreError("unreachable", "It cannot be written.", "no server", "")
         return put(*rest, **more)
 
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     asyncio.run(again.driver.decide())
     monkeypatch.setattr(again.store, "put_resubmissions", away)
     with pytest.raises(StoreError):
@@ -613,8 +613,8 @@ def test_many_failures_are_one_look_and_no_user_waits_for_another(tmp_path: Path
     jobs = [a_failed_job(number) for number in range(100, 160)]
     again = Again(tmp_path, *jobs, a_failed_job(8, uid=2000))
     for number in range(100, 160):
-        again.fail(number, "no_signature")
-    again.fail(8, "no_signature", uid=2000)
+        again.fail(number, "core_dump")
+    again.fail(8, "core_dump", uid=2000)
     asyncio.run(again.driver.decide())
     assert [len(ids) for ids in again.seen.looks] == [61] and not again.undecided()
     asyncio.run(again.driver.carry_out())
@@ -628,15 +628,15 @@ def test_many_failures_are_one_look_and_no_user_waits_for_another(tmp_path: Path
 
 
 def test_slurm_is_not_looked_at_without_a_rest(again: Again) -> None:
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     asyncio.run(again.driver.decide())
-    again.fail(9, "no_signature")
+    again.fail(9, "core_dump")
     assert asyncio.run(again.driver.decide()) > 0
     assert again.seen.looks == [(8,)] and again.undecided() == [9]
 
 
 def test_it_runs_until_it_is_cancelled(again: Again) -> None:
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
 
     async def run() -> None:
         running = asyncio.ensure_future(again.driver.run())

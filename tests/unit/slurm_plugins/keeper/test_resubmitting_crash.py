@@ -76,7 +76,7 @@ def test_killed_at_each_point(tmp_path: Path, case: str) -> None:
     template = tmp_path / "template"
     template.mkdir()
     first = opened(template, delay)
-    first.fail(8, "no_signature")
+    first.fail(8, "core_dump")
     first.close()
     number, seen = 0, set()
     while True:

@@ -43,7 +43,7 @@ def test_a_stranger_cannot_keep_a_job_from_being_tried_again(
     """Anybody may submit `sbatch --dependency=afterany:8` with somebody else's number."""
     again.seen.waiting = {"8": ("9",)}
     again.seen.owners = {"9": owner}
-    again.fail(8, "no_signature", uid=1000, account="lab")
+    again.fail(8, "core_dump", uid=1000, account="lab")
     again.settle()
     assert again.row().stop == stop
 
@@ -88,7 +88,7 @@ def test_what_waited_before_the_end_is_remembered_without_strangers() -> None:
 
 
 def test_what_was_planned_is_not_begun_once_the_site_has_switched_it_off(again: Again) -> None:
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     asyncio.run(again.driver.decide())
     assert again.row().state == "planned"
     again.site = parse_site(SITE + "[resubmit]\nenabled = false\n")
@@ -100,7 +100,7 @@ def test_what_was_planned_is_not_begun_once_the_site_has_switched_it_off(again: 
 
 
 def test_what_was_begun_is_ended_all_the_same(again: Again) -> None:
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     again.until(lambda: again.row_or_none() is not None and again.row().state == "requeued")
     again.site = parse_site(SITE + "[resubmit]\nenabled = false\n")
     again.start()
@@ -112,7 +112,7 @@ def test_what_was_begun_is_ended_all_the_same(again: Again) -> None:
 def test_an_old_end_that_only_slurm_knows_is_old(again: Again) -> None:
     """A site may keep records for a day (MinJobAge), and the store may not have the end."""
     again.change("8", end=datetime.fromtimestamp(END - 7200, timezone.utc))
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     (case,) = again.store.undecided(CLUSTER, 1, 4e9)
     row = decided(
         replace(case, job=msgspec.structs.replace(case.job, ended=None)),

@@ -61,6 +61,9 @@ LOST = failure("node_failure", 0.95, source="root", tier="decisive")
 OOM = failure("cpu_oom", 0.95, source="root", tier="decisive")
 LIMIT = failure("time_limit", 0.95, source="root", tier="decisive")
 
+ONCE = Resubmit(actions=(("no_signature", "once"),))
+"""A site that tries once more what nothing explains."""
+
 CASES = [
     # never, with what its user can do
     Case("a syntax error", no("never", "gsub why 12"), why=failure("syntax_error"), says=("would end the same way",)),
@@ -164,22 +167,26 @@ CASES = [
     Case("a second crash", no("budget", "gsub why 12"), why=failure("core_dump"), before=(earlier("core_dump",
          "once"),),
          says=("tried once more already",)),
-    Case("nothing says why", again(action="once"), why=failure("no_signature", 0.5, tier="none")),
-    Case("nothing said why, twice", no("budget"), why=failure("no_signature", 0.3, tier="none"),
+    Case("nothing says why", no("never", "gsub resubmit 12"), why=failure("no_signature", 0.5, tier="none")),
+    Case("nothing says why, where the site tries that", again(action="once"), why=failure("no_signature", 0.5),
+         policy=ONCE),
+    Case("and twice", no("budget"), why=failure("no_signature", 0.3, tier="none"), policy=ONCE,
          before=(earlier("no_signature", "once"),)),
     Case("another kind of crash after one", no("budget"), why=failure("mpi_error"),
          before=(earlier("core_dump", "once"),)),
     Case("a crash after another node", again(action="once", nth=2, budget=2), why=failure("core_dump"),
          before=(earlier(),)),
     # confidence
-    Case("not sure: once", again(action="once", reason="gpu_oom"), why=failure("gpu_oom", 0.4), says=("not surely",)),
-    Case("not sure, twice", no("confidence"), why=failure("gpu_oom", 0.4), before=(earlier("gpu_oom", "once",
-         confidence=0.4),)),
+    Case("not sure", no("confidence"), why=failure("gpu_oom", 0.4), says=("not surely",)),
+    Case("not sure, and the site tries that once", again(action="once", reason="gpu_oom"), why=failure("gpu_oom", 0.4),
+         policy=ONCE, says=("not surely",)),
+    Case("not sure, twice", no("confidence"), why=failure("gpu_oom", 0.4), policy=ONCE,
+         before=(earlier("gpu_oom", "once", confidence=0.4),)),
     Case("not sure, and the site tries that never", no("confidence"), why=failure("nccl_error", 0.4),
          policy=Resubmit(actions=(("no_signature", "never"),))),
-    Case("a reason of another release", again(action="once", reason="gpu_melted"), why=failure("gpu_melted")),
+    Case("a reason of another release", no("confidence"), why=failure("gpu_melted")),
     Case("as sure as the site asks for", again(action="other_node"), why=failure(confidence=0.5)),
-    Case("the site asks for more", again(action="once"), policy=Resubmit(confidence=0.95)),
+    Case("the site asks for more", no("confidence"), policy=Resubmit(confidence=0.95)),
     # budget
     Case("the third", again(nth=3, budget=3), before=(earlier(), earlier())),
     Case("no fourth", no("budget", "gsub why 12"), before=(earlier(),) * 3, says=("3 times without progress",)),
@@ -273,7 +280,8 @@ CASES = [
     Case("nobody knows whether they do", no("dependants"), attempt(dependants=None), says=("not known",)),
     Case("--no-requeue", no("no_requeue", "gsub resubmit 12"), attempt(requeue=False)),
     Case("no batch job", no("no_requeue", ""), attempt(batch=False)),
-    Case("Slurm does not say", again(), attempt(batch=None, requeue=None)),
+    Case("Slurm does not say whether it is a batch job", again(), attempt(batch=None)),
+    Case("nor whether it may be requeued", no("no_requeue"), attempt(requeue=None)),
     Case("a whole array", no("array"), attempt(whole_array=True)),
     Case("a task of one", again(), attempt(id="12_7")),
     Case("a task that cannot be helped", no("never", "gsub why 12_7"), attempt(id="12_7"), failure("semantic_error")),
@@ -347,3 +355,62 @@ def test_an_attempt_after_another_ends_where_the_budget_does():
     assert [one.stop for one in rows if one] == ["", "", "", "budget"]
     assert [one.nth for one in rows if one] == [1, 2, 3, 0]
     assert re.search(r"tried again 3 times", rows[3].why if rows[3] else "")
+
+
+# --- what is left alone unless the site says so
+
+
+@pytest.mark.case("T3")
+@pytest.mark.parametrize("reason", ["core_dump", "nccl_error", "filesystem_error", "cpu_oom"])
+def test_a_job_without_gpus_is_left_alone_unless_the_site_says_so(reason: str) -> None:
+    alone = attempt(gpus=0)
+    row = planned(alone, failure(reason))
+    assert (row.state, row.stop) == ("stopped", "off")
+    assert "asked for no GPU" in row.why and row.command == "gsub resubmit 12"
+    assert planned(alone, failure(reason), policy=Resubmit(without_gpus=True)).state == "planned"
+    for gpus in (1, 8, None):
+        assert planned(attempt(gpus=gpus), failure(reason)).state == "planned"
+
+
+@pytest.mark.case("T3")
+@pytest.mark.parametrize(
+    ("reason", "confidence"), [("no_signature", 0.5), ("nccl_error", 0.4), ("core_dump", 0.1)]
+)
+def test_a_failure_without_evidence_is_not_tried_again_unless_the_site_says_so(
+    reason: str, confidence: float
+) -> None:
+    one = attempt(gpus=1)
+    row = planned(one, failure(reason, confidence))
+    assert (row.state, row.action) == ("stopped", "never")
+    assert row.stop == ("never" if reason == "no_signature" else "confidence")
+    assert "would end the same way" not in row.why
+    willing = Resubmit(actions=(("no_signature", "once"),))
+    assert planned(one, failure(reason, confidence), policy=willing).state == "planned"
+
+
+@pytest.mark.case("T3")
+@pytest.mark.parametrize("reason", sorted(REASONS))
+@pytest.mark.parametrize("requeue", [False, None])
+def test_no_requeue_holds_whatever_the_site_says(reason: str, requeue: bool | None) -> None:
+    policy = Resubmit(without_gpus=True, actions=tuple((name, "requeue") for name in sorted(REASONS)))
+    row = planned(attempt(gpus=0, requeue=requeue), failure(reason), policy=policy)
+    assert row.state == "stopped" and row.stop in ("no_requeue", "never", "moved_on")
+    if reason not in ("cancelled", "requeued"):
+        assert row.stop == "no_requeue"
+
+
+@pytest.mark.case("F2")
+@pytest.mark.parametrize("reason", ["core_dump", "nccl_error", "node_failure", "preempted", "cpu_oom"])
+def test_a_job_that_a_program_manages_is_left_alone(reason: str) -> None:
+    row = planned(attempt(gpus=1, client="snakemake"), failure(reason), policy=Resubmit(without_gpus=True))
+    assert (row.state, row.stop, row.command) == ("stopped", "off", "")
+    assert row.why == "snakemake manages it and may run it again itself, so it is left alone."
+
+
+@pytest.mark.case("F3")
+@pytest.mark.parametrize(
+    ("state", "stop"), [("REQUEUED", "moved_on"), ("RUNNING", "moved_on"), ("FAILED", "never")]
+)
+def test_what_was_requeued_by_hand_did_not_fail(state: str, stop: str) -> None:
+    row = planned(attempt(gpus=1, state=state), failure("requeued", 0.95))
+    assert (row.state, row.stop, row.command) == ("stopped", stop, "")
