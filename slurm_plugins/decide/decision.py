@@ -123,7 +123,7 @@ class Decision:
                     "env": dict(self.env) if enforced and self.reject is None else {},
                     "say": list(self.say) if not self.opted_out else [],
                     "reject": self.reject if enforced else None,
-                    "errno": self.error if enforced and self.reject is not None else 0,
+                    **({"errno": self.error} if enforced and self.reject is not None and self.error else {}),
                 }
             )
             + b"\n"

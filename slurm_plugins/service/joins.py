@@ -73,7 +73,7 @@ def join(
     ripe = {one.id for one in rest if one.at + WINDOW < looked}
     free = [job for job in jobs.values() if job.tag is None and job.id not in taken]
     may = _May.of([one for one in rest if not one.tagged], _Near(free, default_partition))
-    pairs, left = _certain(may.fits)
+    pairs, left = _certain(may.fits, {one.id: one.at for one in rest})
     joined += [Joined(one, jobs[number], "submission") for one, number in pairs.items() if one in ripe]
     found = {one.decision for one in joined}
     unclear = (may.crowded.union(*left.values()) - pairs.keys()) & ripe
@@ -182,17 +182,23 @@ def _fits(one: Pending, gpus: tuple[str, ...] | None, job: Submission, default: 
         return False
     if gpus is not None and job.gpus is not None and gpus != job.gpus:
         return False
+    for wanted, has in ((one.cpus, job.cpus), (one.minutes, job.minutes)):
+        if wanted is not None and has is not None and wanted != has:
+            return False
     return all(
         told is None or shown is None or clean(told) == shown
         for told, shown in ((one.name, job.name), (one.work_dir, job.work_dir))
     )
 
 
-def _certain(fits: Mapping[str, set[int]]) -> tuple[dict[str, int], dict[int, set[str]]]:
+def _certain(
+    fits: Mapping[str, set[int]], at: Mapping[str, float]
+) -> tuple[dict[str, int], dict[int, set[str]]]:
     """The pairs that nothing else can explain, and for each job that is left the decisions that it may have come of.
 
     A decision may have no job, but a job that gsub was asked about has a decision: one that fits a single decision came
-    of it. Each pair frees the others from a choice, until no more follows.
+    of it. Each pair frees the others from a choice, until no more follows. As many jobs as decisions that nothing else
+    tells apart are paired in their order: slurmctld asks about one submission after the other.
     """
     left: dict[int, set[str]] = {}
     for decision, jobs in fits.items():
@@ -218,4 +224,28 @@ def _certain(fits: Mapping[str, set[int]]) -> tuple[dict[str, int], dict[int, se
                 left[other].discard(decision)
                 if len(left[other]) == 1:
                     single.append(other)
+    for decisions, jobs in _groups(left):
+        ordered = sorted(decisions, key=lambda one: (at[one], one))
+        if len(ordered) == len(jobs) and all(
+            job in fits[one] for one, job in zip(ordered, jobs, strict=True)
+        ):
+            found.update(zip(ordered, jobs, strict=True))
+            for job in jobs:
+                del left[job]
     return found, left
+
+
+def _groups(left: Mapping[int, set[str]]) -> Iterator[tuple[set[str], list[int]]]:
+    """Jobs that are left, with the decisions that they may have come of: those that share one together."""
+    groups: list[tuple[set[str], list[int]]] = []
+    for job in sorted(left):
+        decisions, jobs = set(left[job]), [job]
+        apart = []
+        for group in groups:
+            if group[0] & decisions:
+                decisions |= group[0]
+                jobs += group[1]
+            else:
+                apart.append(group)
+        groups = [*apart, (decisions, jobs)]
+    return ((decisions, sorted(jobs)) for decisions, jobs in groups)

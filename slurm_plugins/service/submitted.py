@@ -23,7 +23,8 @@ _TAG: Final = re.compile(r"(?<![\w-])gsub:(d-[0-9a-f]{16})(?![\w-])")
 class Pending(msgspec.Struct, frozen=True, gc=False):
     """A decision whose job is not known yet. None: the user did not say.
 
-    `gpus` are the four tres_per_... as the user wrote them, where the job still has them. `tagged`: the job was given
+    `gpus` are the four tres_per_... as the user wrote them, where the job still has them; so are `cpus` of a task and
+    `minutes`, its time limit. `tagged`: the job was given
     the decision's id as AdminComment, so that nothing else counts.
     """
 
@@ -38,6 +39,8 @@ class Pending(msgspec.Struct, frozen=True, gc=False):
     het_offset: int | None = None
     gpus: tuple[str | None, ...] | None = None
     tagged: bool = False
+    cpus: int | None = None
+    minutes: int | None = None
 
     @classmethod
     def of(cls, request: Request, decision: Decision, at: float) -> Pending:
@@ -57,6 +60,8 @@ class Pending(msgspec.Struct, frozen=True, gc=False):
             het_offset=job.het_job_offset,
             gpus=None if "gres" in edits else tuple(getattr(job, name) for name in _TRES),
             tagged=_tagged(edits.get("admin_comment")),
+            cpus=None if "cpus_per_task" in edits else job.cpus_per_task,
+            minutes=_minutes(job.time_limit, job.time_min),
         )
 
     @classmethod
@@ -79,6 +84,8 @@ class Pending(msgspec.Struct, frozen=True, gc=False):
                 het_offset=asked.get("het_job_offset"),
                 gpus=None if "gres" in edits else tuple(asked.get(name) for name in _TRES),
                 tagged=_tagged(edits.get("admin_comment")),
+                cpus=None if "cpus_per_task" in edits else asked.get("cpus_per_task"),
+                minutes=_minutes(asked.get("time_limit"), asked.get("time_min")),
             )
         except (KeyError, TypeError, ValueError):
             return None
@@ -89,6 +96,14 @@ _TRES: Final = ("tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_ta
 
 def _tagged(comment: object) -> bool:
     return isinstance(comment, str) and _TAG.search(comment) is not None
+
+
+_UNLIMITED: Final = 0xFFFFFFFF
+
+
+def _minutes(limit: int | None, least: int | None) -> int | None:
+    """The time limit that the job keeps: none of one that has none, or that backfill may shorten (--time-min)."""
+    return None if least or not limit or limit >= _UNLIMITED else limit
 
 
 class Submission(msgspec.Struct, frozen=True, gc=False):
@@ -105,6 +120,8 @@ class Submission(msgspec.Struct, frozen=True, gc=False):
     work_dir: str | None = None
     gpus: tuple[str, ...] | None = None
     tag: str | None = None
+    cpus: int | None = None
+    minutes: int | None = None
 
 
 def submissions(jobs: Iterable[Job]) -> dict[int, Submission]:
@@ -127,6 +144,8 @@ def submissions(jobs: Iterable[Job]) -> dict[int, Submission]:
             None if job.work_dir is None else clean(job.work_dir),
             tuple(_gpus(getattr(job, name)) for name in _TRES),
             tag[1] if tag else None,
+            job.cpus_per_task,
+            None if job.time_limit is None else job.time_limit // 60,
         )
     return found
 

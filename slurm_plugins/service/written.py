@@ -60,6 +60,7 @@ _ASKED = (
     "array_inx",
     "het_job_offset",
     "time_limit",
+    "time_min",
     "work_dir",
     "min_nodes",
     "max_nodes",

@@ -200,6 +200,40 @@ def test_gsub_says_what_sbatch_says(closed, user, enforcing):
     wait_until(once)
 
 
+NEVER = {
+    "more GPUs than a node has": ("--gpus-per-node=9", "-N1"),
+    "two words for a node's GPUs": ("--gpus-per-node=8", "--gres=gpu:9"),
+    "more GPUs than there are": ("--gpus=9999",),
+    "more nodes than there are": ("--gpus-per-node=1", "-N100"),
+    "another type": ("--gres=gpu:nosuch:1",),
+    "more memory": ("--gpus=1", "--mem=9000G"),
+    "more CPUs": ("--gpus=1", "-c9999"),
+}
+FAILED = re.compile(r"(?:Batch job submission failed|allocation failure): .*")
+
+
+@pytest.mark.case("T1")
+@pytest.mark.all_releases
+@pytest.mark.parametrize("kind", NEVER)
+def test_a_refusal_has_slurms_own_words(
+    clean: Cluster, user: str | None, enforcing: Cluster, kind: str
+) -> None:
+    """Where Slurm itself would let the job wait for ever, the words are those of the first kind."""
+
+    def asked(*words: str) -> tuple[str, str]:
+        line = ["sbatch", "-t1", "--output=/dev/null", *NEVER[kind], *words, "--wrap=hostname"]
+        done = clean.run(line, user=user)
+        told = FAILED.search(done.stderr)
+        return (told[0] if told else ""), done.stderr
+
+    bare, _ = asked("--comment=gsub:off")
+    ours, said = asked()
+    assert ours == (bare or "Batch job submission failed: Requested node configuration is not available"), (
+        said
+    )
+    assert "Unspecified" not in said
+
+
 def test_nothing_is_said_where_nothing_was_changed(closed, user, enforcing):
     done = closed.run(["sbatch", "-n4", "--output=/dev/null", "--wrap=:"], user=user)
     assert (done.returncode, done.stderr) == (0, "")

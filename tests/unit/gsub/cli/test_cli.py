@@ -95,6 +95,20 @@ def test_a_script_from_a_pipe_is_sbatchs_to_read(shell, tmp_path, line):
     assert text == "#!/bin/sh\n#SBATCH -N1\nhostname\nSubmitted batch job 7\n"
 
 
+@pytest.mark.case("F8")
+@pytest.mark.parametrize("option", ["", "--parsable", "--no-preflight", "--json"])
+def test_errors_that_stop_nothing_come_before_the_number(shell, tmp_path, option):
+    """Programs that merge both streams read the last word."""
+    number = "7" if option == "--parsable" else "Submitted batch job 7"
+    (tmp_path / "bin/sbatch").write_text(
+        f"#!/bin/sh\necho 'sbatch: error: Memory is rounded' >&2\necho 'sbatch: more' >&2\necho {number}\n"
+    )
+    lines = shell(f"gsub {option} x.sh 2>&1").stdout.splitlines()
+    assert lines[:2] == ["sbatch: more", "sbatch: error: Memory is rounded"]
+    if option != "--json":
+        assert lines.index(number) == 2
+
+
 def test_a_check_reads_a_pipe_that_nobody_needs_any_more(shell, tmp_path):
     (tmp_path / "bad.sh").write_text("#!/bin/bash\nif true; then\n")
     done = shell("gsub check <(cat bad.sh)")

@@ -369,6 +369,8 @@ def test_the_sites_wish(gsub: Gsub) -> None:
     assert order(site='above_gpus = 15\nway = "gate"\ntwo_nodes = true') == ["smoke", "real"]
     assert gsub.calls[0].option("nodes") == "2" and gsub.calls[0].plan.gpus == 2
     assert order("--no-smoke", site="above_gpus = 0") == ["real"]
+    assert order("--job-name=nf-ALIGN", site="above_gpus = 0") == ["real"]  # its program hears of a failure itself
+    assert order("--comment=rule_a_wildcards_b", "--smoke", site="above_gpus = 0") == ["real", "smoke"]
     assert order("--comment=x,gsub:off", site="above_gpus = 0") == ["real"]
     assert order("--smoke", site='above_gpus = 0\nlongest = "60 s"\nmax_wait = "10 s"', GSUB="off") == [
         "real",

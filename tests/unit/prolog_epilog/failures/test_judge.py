@@ -31,6 +31,7 @@ def said(reason: str, tier: str = "explicit", confidence: float = 0.85) -> Findi
         ("NODE_FAIL", "node_failure"),
         ("BOOT_FAIL", "node_failure"),
         ("PREEMPTED", "preempted"),
+        pytest.param("REQUEUED", "requeued", marks=pytest.mark.case("F3")),
         ("CANCELLED", "cancelled"),
         ("CANCELLED by 1000", "cancelled"),
         ("CANCELLED+", "cancelled"),

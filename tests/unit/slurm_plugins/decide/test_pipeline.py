@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 
@@ -151,6 +152,16 @@ def test_a_record_knows_the_shape_as_decided() -> None:
     facts = decide(ask(tres_per_job="gres:gpu:a100:16", num_tasks=16), two_leaves(), decision_id=ID).facts
     assert facts == {"gpus": 16, "gpu_type": "a100", "nodes": 2, "gpus_per_node": 8, "tasks": 16}
     assert decide(ask(num_tasks=16), two_leaves(), decision_id=ID).facts == {}
+
+
+@pytest.mark.case("F2")
+def test_a_record_knows_the_program_that_manages_the_job() -> None:
+    worker = "#!/bin/sh\nexec /env/bin/python -m distributed.cli.dask_worker tcp://10.0.0.1:8786\n"
+    asked = ask(tres_per_job="gres:gpu:a100:16", num_tasks=16)
+    facts = decide(msgspec.structs.replace(asked, script_head=worker), two_leaves(), decision_id=ID).facts
+    assert facts["client"] == "dask-jobqueue"
+    named = msgspec.structs.replace(asked, job=msgspec.structs.replace(asked.job, name="nf-ALIGN"))
+    assert decide(named, two_leaves(), decision_id=ID).facts["client"] == "nextflow"
 
 
 # --- when nothing is decided -----------------------------------------------------------------------------------------

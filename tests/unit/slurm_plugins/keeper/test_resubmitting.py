@@ -13,16 +13,20 @@ import msgspec
 import pytest
 
 from gsub.again_view import rows
+from profiler.answers import JobSummary
+from profiler.findings import Finding
 from profiler.resubmissions import SILENT, Resubmission
-from profiler.store import StoreError
+from profiler.store import StoreError, Undecided
+from site_configs.site import parse_site
 from slurm_plugins.act.ask import HandError
 from slurm_plugins.act.wire import Answer, Request
 from slurm_plugins.client.errors import SlurmRefused
 from slurm_plugins.client.resources import Hosts
 from slurm_plugins.client.states import JobFlag, JobState
 from slurm_plugins.resubmit.plan import plan
-from slurm_plugins.service.keeper.again_look import Asked
+from slurm_plugins.service.keeper.again_look import Asked, Look
 from slurm_plugins.service.keeper.carrying_out import PATIENCE
+from slurm_plugins.service.keeper.deciding import decided
 from slurm_plugins.service.keeper.dependants import Dependants
 from tests.unit.profiler.store.records import CLUSTER, found
 from tests.unit.slurm_plugins.act.fakes import job as any_job
@@ -141,6 +145,9 @@ def test_each_attempt_is_decided_by_those_before_it(again: Again) -> None:
         ("core_dump", {"restarts": 1, "state": JobState.FAILED}, {}, "moved_on"),
         ("core_dump", {"state": JobState.CANCELLED}, {}, "moved_on"),
         ("cpu_oom", {}, {"state": "OUT_OF_MEMORY"}, "unknown"),
+        pytest.param("no_signature", {}, {}, "never", marks=pytest.mark.case("T3")),
+        pytest.param("core_dump", {}, {"gpus": 0}, "off", marks=pytest.mark.case("T3")),
+        pytest.param("core_dump", {"comment": "rule_a_wildcards_b"}, {}, "off", marks=pytest.mark.case("F2")),
     ],
 )
 def test_who_is_not_tried_again(again: Again, reason: str, change: Any, more: Any, stop: str) -> None:
@@ -149,6 +156,35 @@ def test_who_is_not_tried_again(again: Again, reason: str, change: Any, more: An
     again.settle()
     assert outcome(again) == ("stopped", stop)
     assert again.hand.asked == [] and again.row().why
+
+
+@pytest.mark.case("F2")
+@pytest.mark.parametrize(
+    ("facts", "more", "stop"),
+    [
+        ({"client": "parsl", "gpus": 1}, "", "off"),
+        ({"client": "parsl"}, "[clients.parsl]\nleave_alone = false\n", ""),
+        ({"client": ["parsl"]}, "", ""),
+        ({"gpus": 1}, "", ""),
+    ],
+)
+def test_what_its_decision_says_of_the_program_counts(facts: dict[str, object], more: str, stop: str) -> None:
+    case = Undecided(1, 1, JobSummary("lab", 8, gpus=1, state="FAILED"), Finding("core_dump", 0.9), "root")
+    site = parse_site(SITE + more)
+    job = a_failed_job()
+    look = Look({8: job}, {}, {}, {})
+    row = decided(
+        case,
+        look,
+        (),
+        site=site,
+        opted_out=False,
+        client=facts.get("client"),
+        off=False,
+        now=NOW,
+        chance=lambda: 0.5,
+    )
+    assert (row.stop if row.stop == "off" else "") == stop
 
 
 def test_a_record_that_is_gone_is_told_with_what_to_type(again: Again) -> None:

@@ -45,4 +45,4 @@ def test_the_example_is_a_site_file():
     site = parse_site('cluster = "lab"\n' + example[1])
     assert site.resubmit.budget == 2
     assert action_for("gpu_oom", site.resubmit) == "once"
-    assert action_for("no_signature", site.resubmit) == "never"
+    assert action_for("no_signature", site.resubmit) == "once" and site.resubmit.without_gpus

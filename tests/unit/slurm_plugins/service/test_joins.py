@@ -112,7 +112,33 @@ TABLE: list[tuple[str, list[Pending], list[Job], dict[str, int]]] = [
         {"a": 7, "b": 8},
     ),
     ("two alike in a second, one job", [asked("a"), asked("b")], [job()], {}),
-    ("two alike in a second, two jobs", [asked("a"), asked("b")], [job(7), job(8)], {}),
+    ("two alike in a second, two jobs", [asked("a"), asked("b")], [job(7), job(8)], {"a": 7, "b": 8}),
+    ("three alike in a second, two jobs", [asked("a"), asked("b"), asked("c")], [job(7), job(8)], {}),
+    (
+        "in the order in which they were asked about",
+        [asked("b", 0.1), asked("a", 0.2), asked("c", 0.3)],
+        [job(9), job(7), job(8)],
+        {"b": 7, "a": 8, "c": 9},
+    ),
+    (
+        "fifteen of a client's, over two seconds",
+        [asked(f"{number + 16:x}", number / 8) for number in range(1, 16)],
+        [job(100 + number, number // 8) for number in range(1, 16)],
+        {f"{number + 16:x}": 100 + number for number in range(1, 16)},
+    ),
+    (
+        "told apart by their time",
+        [asked("a", minutes=10), asked("b", minutes=20)],
+        [job(7, time_limit=1200), job(8, time_limit=600)],
+        {"a": 8, "b": 7},
+    ),
+    (
+        "told apart by their CPUs",
+        [asked("a", cpus=2), asked("b", cpus=4)],
+        [job(7, cpus_per_task=4), job(8, cpus_per_task=2)],
+        {"a": 8, "b": 7},
+    ),
+    ("another time", [asked(minutes=10)], [job(time_limit=1200)], {}),
     ("one and two jobs alike", [asked()], [job(7), job(8)], {}),
     (
         "alike, seconds apart: the first job can only be the first's",
@@ -168,8 +194,8 @@ def outcome(pending: list[Pending], jobs: list[Job], looked: float = LATER) -> O
 
 
 def test_what_more_than_one_decision_may_explain_is_given_up_and_said() -> None:
-    found = outcome([asked("a"), asked("b")], [job(7), job(8)])
-    assert (len(found.ambiguous), found.joined, found.open) == (2, (), ())
+    found = outcome([asked("a"), asked("b"), asked("c")], [job(7), job(8)])
+    assert (len(found.ambiguous), found.joined, found.open) == (3, (), ())
     assert found.spoilt == {7, 8}
 
 
