@@ -169,8 +169,20 @@ def limit_sentence(reason: str) -> tuple[str, str] | None:
 def meaning(reason: str) -> tuple[str, str]:
     """A code in a sentence, and what to do; an unknown one is said to be so."""
     plain = reason.partition(",")[0].strip()  # "ReqNodeNotAvail, UnavailableNodes:n3"
-    known = REASONS.get(plain) or limit_sentence(plain)
+    known = REASONS.get(plain) or limit_sentence(plain) or _requeued_held(plain)
     return known or (f"Slurm says {one_line(reason)}, which is not known here", "ask the site")
+
+
+def _requeued_held(reason: str) -> tuple[str, str] | None:
+    """Slurm's own sentences of a job that could not be started: "user env retrieval failed requeued held".
+
+    squeue writes them with blanks, scontrol with underscores.
+    """
+    words = reason.replace("_", " ")
+    cause, failed, _ = words.partition(" failed requeued held")
+    if not failed or not cause:
+        return None
+    return f"it could not be started ({one_line(cause)} failed), was requeued and is held", _RELEASE
 
 
 def waiting(job: Job, now: datetime, queue: Sequence[Job] = (), nodes: Sequence[Node] = ()) -> Wait:

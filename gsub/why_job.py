@@ -97,7 +97,8 @@ def known_of(job: str, client: SlurmClient, now: datetime) -> Known:
         wait=_wait(live, client, now) if live is not None else None,
         verdict=verdict,
         similar=answer.similar if answer is not None else None,
-        decision=service.asked(lambda records: records.decision(shown)) if answer or earlier else None,
+        # Also of a first attempt that waits: the service has its decision before anything else of it
+        decision=service.asked(lambda records: records.decision(shown)),
         usage=service.asked(lambda records: records.usage(shown, restarts)) if answer else None,
         own=own,
         read=read,
@@ -217,7 +218,13 @@ def _summary(live: Job | None, record: AccountingRecord | None, answer: VerdictA
         assert known is not None  # noqa: S101 - the caller has one of the three
         return known
     if known is not None and (known.state in ENDED or not job.state.ended):
-        return known
+        if live is None or known.state in ENDED or known.restarts != live.restarts:
+            return known
+        import msgspec
+
+        # The service looks seldom: it may be suspended, or at its end, since. What is a flag alone has no state's value
+        word = job.state_text if job.state.value == "UNKNOWN" else job.state.value
+        return msgspec.structs.replace(known, state=word or known.state)
     ended = job.end if job.state.ended else None
     return JobSummary(
         cluster=known.cluster if known is not None else "",

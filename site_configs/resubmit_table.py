@@ -18,7 +18,8 @@ REASONS: tuple[str, ...] = (
     "shared_memory", "invalid_memory_access", "cuda_failure", "cuda_init_failed", "cuda_version_mismatch",
     "missing_library", "gpu_hardware", "nccl_timeout", "nccl_error", "mpi_error", "mpi_runtime_failure",
     "rendezvous_failure", "filesystem_error", "checkpoint_error", "network_error", "container_error", "node_failure",
-    "preempted", "time_limit", "cancelled", "requeued", "output_error", "core_dump", "traceback", "no_signature",
+    "preempted", "time_limit", "cancelled", "requeued", "pilot_ended", "output_error", "core_dump", "traceback",
+    "no_signature",
 )  # fmt: skip
 """The names of `prolog_epilog.failures.taxonomy`, which is above this floor: a slip in the file is told at once."""
 LONGEST_BACKOFF = 3600

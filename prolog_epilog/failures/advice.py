@@ -40,9 +40,10 @@ ADVICE: Final[Mapping[str, str]] = {
     "node_failure": "Nothing of yours: run it again on another node.",
     "preempted": "Nothing of yours: it goes on when it is requeued; write checkpoints often.",
     "time_limit": "Ask for more time (--time), or go on from the last checkpoint.",
+    "pilot_ended": "Nothing, if the program that submitted it had ended; else look at that program's log.",
     "output_error": "Check the folder that it writes to: does it exist there, is it writable?",
     "core_dump": "It aborted without a word: run it once more, then under a debugger.",
     "traceback": "Read the exception that is quoted.",
     "no_signature": "Nothing says why: look at the end of the log, and run it once more.",
 }
-"""Reason to a sentence or two. A cancelled job needs none."""
+"""Reason to a sentence or two. A job that was cancelled or requeued needs none."""

@@ -69,6 +69,7 @@ _TABLE: Final[tuple[tuple[str, str, Origin, Retry, str], ...]] = (
     ("time_limit", "", "user", "from_checkpoint", "the time asked for was up"),
     ("cancelled", "", "user", "never", "it was cancelled by its user or an administrator"),
     ("requeued", "", "user", "never", "it was queued again by its user, an administrator or itself"),
+    ("pilot_ended", "", "user", "never", "a worker ended, since the program that gives it work is gone"),
     ("output_error", "Output node error", "user", "never", "an output of the job could not be written"),
     ("core_dump", "Core dump", "unknown", "once", "it aborted, and nothing says why"),
     ("traceback", "Traceback from crash", "unknown", "never", "it ended by an exception of unknown cause"),

@@ -226,8 +226,11 @@ def test_a_refusal_has_slurms_own_words(
         told = FAILED.search(done.stderr)
         return (told[0] if told else ""), done.stderr
 
-    bare, _ = asked("--comment=gsub:off")
+    bare, before = asked("--comment=gsub:off")
     ours, said = asked()
+    if "fatal:" in before:  # sbatch of 26.05 does not send it
+        assert said == before
+        return
     assert ours == (bare or "Batch job submission failed: Requested node configuration is not available"), (
         said
     )

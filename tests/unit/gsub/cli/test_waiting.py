@@ -144,3 +144,20 @@ def test_nodes_that_are_not_there_are_named() -> None:
 def test_a_dependency_that_cannot_be_met_names_the_command() -> None:
     wait = waiting(pending(reason="DependencyNeverSatisfied", dependency="afterok:5(failed)"), NOW)
     assert "dependency: afterok:5(failed)" in wait.facts and "gsub cancel 7" in wait.advice
+
+
+@pytest.mark.case("F7")
+@pytest.mark.parametrize(
+    ("reason", "cause"),
+    [
+        ("user env retrieval failed requeued held", "user env retrieval failed"),
+        ("user_env_retrieval_failed_requeued_held", "user env retrieval failed"),
+        ("launch failed requeued held", "launch failed"),
+        ("launch_failed_requeued_held", "launch failed"),
+    ],
+)
+def test_what_could_not_be_started_and_is_held(reason: str, cause: str) -> None:
+    assert meaning(reason) == (
+        f"it could not be started ({cause}), was requeued and is held",
+        "scontrol release JOB",
+    )

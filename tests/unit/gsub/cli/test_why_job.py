@@ -85,6 +85,7 @@ class FakeService:
     error: UserError | None = None
     asked: int = 0
     followed: tuple[Resubmission, ...] = ()
+    undecided: JobSummary | None = None
     told: tuple[RuleTold, ...] = ()
     followed_by: dict[str, tuple[Resubmission, ...]] = field(default_factory=dict)
 
@@ -97,6 +98,8 @@ class FakeService:
         return self.answers[job]
 
     def decision(self, job: str) -> DecisionAnswer:
+        if self.undecided is not None and job == str(self.undecided.job_id):
+            return DecisionAnswer(self.undecided, self.decided)
         return DecisionAnswer(self.verdict(job).job, self.decided)
 
     def resubmissions(self, job: str) -> Resubmissions:
@@ -655,3 +658,29 @@ def test_what_followed_steers_no_terminal_and_is_there_for_programs(ask) -> None
     assert "\x1b" not in page and "\x07" not in page and "attempt 1: a b" in page
     known = known_of("7", FakeSlurm([a_job()]), NOW)  # type: ignore[arg-type]
     assert [one["why"] for one in facts(known)["resubmissions"]] == ["a\x1b[31m\nb"]
+
+
+@pytest.mark.case("F7")
+@pytest.mark.parametrize(
+    ("state", "text", "shown"),
+    [
+        (JobState.SUSPENDED, "SUSPENDED", "SUSPENDED"),
+        (JobState.UNKNOWN, "COMPLETING", "COMPLETING"),
+        (JobState.PENDING, "PENDING", "PENDING"),
+        (JobState.RUNNING, "RUNNING", "RUNNING"),
+    ],
+)
+def test_a_job_is_called_what_it_is_now(state: JobState, text: str, shown: str) -> None:
+    """The service has looked before: then it ran."""
+    live = Job(id=7, name="train", user="ada", state=state, state_text=text)
+    answer = VerdictAnswer(JobSummary("lab", 7, state="RUNNING", name="train"))
+    assert why_job._summary(live, None, answer).state == shown
+
+
+@pytest.mark.case("F7")
+def test_a_first_attempt_that_waits_has_its_decision(ask) -> None:
+    live = Job(id=7, name="train", user="ada", uid=os.geteuid(), state=JobState.PENDING, reason="Priority")
+    change = {"field": "min_nodes", "after": 2, "reason": "the fewest", "stage": "gang"}
+    decided = {"mode": "enforce", "enforced": True, "changes": [change]}
+    service = FakeService(undecided=JobSummary("lab", 7), decided=decided)
+    assert any("gsub set --nodes=2" in line for line in ask(FakeSlurm(live=[live]), service, job="7"))

@@ -119,7 +119,7 @@ def test_without_a_log_state_and_nodes_decide() -> None:
     one = judged(case(nodes=(use_of(use(1, 50.0, xids=(79,))),)))
     assert one.finding is not None and (one.finding.reason, one.source) == ("gpu_hardware", "root")
     bare = judged(case())
-    assert bare.finding is not None and bare.finding.reason == "core_dump"
+    assert bare.finding is not None and bare.finding.reason == "no_signature"
     killed = judged(case(job={"state": "TIMEOUT"}))
     assert killed.finding is not None and (killed.finding.reason, killed.source) == ("time_limit", "root")
 
@@ -205,8 +205,8 @@ def test_what_comes_late_changes_it_and_is_counted_when_it_does(door: Door) -> N
     asyncio.run(door.bring(usage(1, serial=2, gpus=(use(0, 1.0, xids=(79,)),))))
     assert asyncio.run(one.once()) == 1
     assert ask(door, "/v1/jobs/1/verdict")["verdict"]["finding"]["reason"] == "gpu_hardware"
-    counted = {reason: door.counts.verdicts.value(reason) for reason in ("core_dump", "gpu_hardware")}
-    assert counted == {"core_dump": 1, "gpu_hardware": 1}
+    counted = {reason: door.counts.verdicts.value(reason) for reason in ("no_signature", "gpu_hardware")}
+    assert counted == {"no_signature": 1, "gpu_hardware": 1}
 
 
 def test_one_that_cannot_be_judged_keeps_no_other_from_it(
@@ -236,7 +236,7 @@ def test_many_are_judged_one_go_after_the_other_and_news_are_not_waited_for(
     door.storing.store.enrich([failed(number) for number in range(1, 10)])
 
     def judged() -> float:
-        return door.counts.verdicts.value("core_dump")
+        return door.counts.verdicts.value("no_signature")
 
     async def all_but_one_then_that() -> None:
         one = judging(door)
