@@ -105,6 +105,7 @@ def partition(row: Row) -> Partition:
         max_cpus_per_node=parse.count(get("MaxCPUsPerNode", "")),
         default_cpus_per_gpu=parse.count(defaults.get("DefCpuPerGPU", "")),
         default_memory_per_gpu=parse.memory(defaults.get("DefMemPerGPU", "")),
+        billing_weights=parse.text(get("TRESBillingWeights", "")),
         allow_accounts=_allowed(get("AllowAccounts", "ALL")),
         allow_groups=_allowed(get("AllowGroups", "ALL")),
         allow_qos=_allowed(get("AllowQos", "ALL")),

@@ -238,6 +238,8 @@ class Partition:
     max_cpus_per_node: int | None = None
     default_cpus_per_gpu: int | None = None
     default_memory_per_gpu: int | None = None
+    billing_weights: str | None = None
+    """TRESBillingWeights as Slurm writes it (slurm_plugins.limits.billing reads it)."""
     allow_accounts: tuple[str, ...] | None = None
     allow_groups: tuple[str, ...] | None = None
     allow_qos: tuple[str, ...] | None = None

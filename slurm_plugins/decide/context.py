@@ -9,6 +9,8 @@ from typing import Final, Protocol
 from site_configs.site_model import Site
 from slurm_plugins.decide.inventory import EMPTY, Inventory
 from slurm_plugins.decide.request import Request
+from slurm_plugins.limits.billing import How
+from slurm_plugins.limits.records import Associations
 
 __all__ = ["NOTHING_KNOWN", "Context", "Curve", "Knowledge", "SlurmFacts", "Workload"]
 
@@ -21,6 +23,8 @@ class SlurmFacts:
     `topology_plugin` is tree, block, flat, ... without "topology/"; flat also stands for none and default.
     `memory_tracked`: SelectTypeParameters counts memory, None when not known; the defaults are DefMemPer* outside of
     partitions, in MiB.
+    `limits_enforced`: AccountingStorageEnforce has users held to the limits of accounting. `billed` is how weights
+    make a charge.
     `admin_comment_free`: there is no EpilogSlurmctld, which may keep words of its own in a job's AdminComment.
     """
 
@@ -31,6 +35,8 @@ class SlurmFacts:
     default_memory_per_cpu: int | None = None
     default_memory_per_node: int | None = None
     admin_comment_free: bool = True
+    limits_enforced: bool = False
+    billed: How = "sum"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,3 +108,5 @@ class Context:
     inventory: Inventory = EMPTY
     slurm: SlurmFacts = field(default_factory=SlurmFacts)
     knowledge: Knowledge = NOTHING_KNOWN
+    associations: Associations | None = None
+    """The limits of accounting; None where they are not known."""

@@ -26,6 +26,7 @@ from site_configs.hostlist import expand
 from site_configs.site_model import Site
 from site_configs.topology import Topologies, Topology
 from slurm_plugins.client.values import Node, Partition
+from slurm_plugins.limits.billing import Weights, parse_weights
 
 __all__ = ["EMPTY", "Inventory", "Kind", "Memory", "Pool", "build"]
 
@@ -106,6 +107,10 @@ class Pool:
     max_memory_per_cpu: int | None = None
     max_memory_per_node: int | None = None
     max_cpus_per_node: int | None = None
+    qos: str = ""
+    """The partition's own QOS; empty for none."""
+    billing: Weights = ()
+    """TRESBillingWeights; without them Slurm charges CPUs."""
     complete: bool = False
     """Slurm told of every node that it lists for the partition: what none of `kinds` has, it does not have."""
     _memory: Memory = field(default_factory=Memory, repr=False, compare=False)
@@ -135,6 +140,11 @@ class Inventory:
 
     pools: Mapping[str, Pool] = field(default_factory=lambda: MappingProxyType({}), hash=False)
     default: str = ""
+
+    @property
+    def bills(self) -> bool:
+        """The site charges by weights, in one partition at least."""
+        return any(pool.billing for pool in self.pools.values())
 
     def __bool__(self) -> bool:
         return bool(self.pools)
@@ -212,6 +222,8 @@ def build(
             max_memory_per_cpu=_mib(partition.max_memory_per_cpu),
             max_memory_per_node=_mib(partition.max_memory_per_node),
             max_cpus_per_node=partition.max_cpus_per_node,
+            qos=(partition.qos or "").lower(),
+            billing=parse_weights(partition.billing_weights),
             complete=complete,
         )
         if partition.is_default:

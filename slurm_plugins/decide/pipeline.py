@@ -14,6 +14,7 @@ from typing import Final
 from site_configs.clients_table import find_client
 from site_configs.site_model import MODES, Mode
 from site_configs.units import format_size
+from slurm_plugins.decide.allowance import Allowance
 from slurm_plugins.decide.context import Context
 from slurm_plugins.decide.decision import (
     MAX_SAY,
@@ -118,6 +119,7 @@ class Walk:
         self.failures: list[StageFailure] = []
         self.reject: str | None = None
         self.error = 0
+        self.allowance = Allowance.of(request, context)
 
     @classmethod
     def through(cls, stages: Sequence[Stage], request: Request, context: Context) -> Walk:
@@ -141,8 +143,12 @@ class Walk:
     def _merge(self, proposal: Proposal, stage: str) -> None:
         notes = [Note(note.text, stage, note.inputs, note.advice) for note in proposal.notes]
         reject = None if proposal.reject is None else _lines(proposal.reject)
-        if proposal.changes:
-            changes = self._completed(proposal.changes, stage)
+        wanted = proposal.changes
+        if wanted and self.allowance is not None:
+            wanted, missed = self.allowance.fit(wanted, lambda some: self._with(some, stage))
+            notes += [_missed(*one, stage) for one in missed]
+        if wanted:
+            changes = self._completed(wanted, stage)
             edits = {change.field: change.after for change in changes}
             for name, value in edits.items():
                 check(name, value)
@@ -159,6 +165,13 @@ class Walk:
         self.notes += notes
         if reject:
             self.reject, self.error = reject, proposal.error
+
+    def _with(self, changes: tuple[Change, ...], stage: str) -> Request:
+        """The request as it would be with some changes."""
+        if not changes:
+            return self.now
+        edits = {change.field: change.after for change in self._completed(changes, stage)}
+        return with_edits(self.now, edits)
 
     def _completed(self, changes: tuple[Change, ...], stage: str) -> tuple[Change, ...]:
         """The stage's changes, with those of the fields that go with them."""
@@ -274,6 +287,15 @@ def sentence(change: Change) -> str:
     """A change as one line: ``--nodes=2 (not stated before): the fewest nodes that hold 16 GPUs evenly``."""
     was = "not stated before" if change.before is None else f"was {option(change.field, change.before)}"
     return f"{option(change.field, change.after)} ({was}): {change.reason}"
+
+
+def _missed(change: Change, smaller: Change | None, why: str, stage: str) -> Note:
+    """A change that a limit or a charge is in the way of."""
+    wanted = option(change.field, change.after)
+    if smaller is None:
+        return Note(f"{wanted} is left out: {why}", stage, {"limited": "left out"})
+    text = f"{option(smaller.field, smaller.after)} instead of {wanted}: {why}"
+    return Note(text, stage, {"limited": "clipped"})
 
 
 def _say(

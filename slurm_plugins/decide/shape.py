@@ -27,7 +27,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from slurm_plugins.client.errors import SlurmFormatError
-from slurm_plugins.client.parse import tres
+from slurm_plugins.client.parse import names, tres
 from slurm_plugins.decide.request import Job, Request
 
 __all__ = ["NO_GPUS", "NotUnderstood", "Shape", "gpu_items", "requested", "shape_of"]
@@ -106,15 +106,22 @@ def gpu_items(text: str | None) -> dict[str, int]:
     >>> gpu_items("gres:gpu:a100:2"), gpu_items("cpu=3,gres/gpu=1"), gpu_items("gres:nvme:1")
     ({'a100': 2}, {'': 1}, {})
 
+    --gpus-per-node and --gres are one list, in this order, and of one name the last one counts: Slurm before 26.05
+    lets both be asked for, and gives the GPUs once.
+
+    >>> gpu_items("gres:gpu:8,gres:gpu:8"), gpu_items("gres:gpu:4,gres:gpu:2")
+    ({'': 8}, {'': 2})
+
     Raises SlurmFormatError for what is not a list of resources.
     """
     if not text:
         return {}
-    return {
-        name.partition(":")[2]: count
-        for name, count in _tres(text).items()
-        if (name == "gres/gpu" or name.startswith("gres/gpu:")) and count
-    }
+    if text.count("gpu") > 1:
+        items = (pair for item in names(text) for pair in _tres(item).items())
+    else:
+        items = iter(_tres(text).items())
+    last = {name: count for name, count in items if name == "gres/gpu" or name.startswith("gres/gpu:")}
+    return {name.partition(":")[2]: count for name, count in last.items() if count}
 
 
 def requested(request: Request) -> Shape | NotUnderstood:

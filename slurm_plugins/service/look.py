@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -27,6 +27,8 @@ from slurm_plugins.client.states import NodeState
 from slurm_plugins.client.tables import Unread
 from slurm_plugins.client.values import Node, Partition
 from slurm_plugins.decide.inventory import Inventory, build
+from slurm_plugins.limits.lookup import read_associations
+from slurm_plugins.limits.records import Associations
 from slurm_plugins.service.slurm_config import SlurmConfig, read_config
 from slurm_plugins.service.submitted import submissions
 from slurm_plugins.service.wire import Question, Report, decode_question, encode_report
@@ -46,19 +48,25 @@ class Slurm:
 
     client: SlurmClient
     config: Callable[[], SlurmConfig]
+    associations: Callable[[str], Associations]
+    """The limits of accounting of a cluster."""
     unread: Unread = field(default_factory=Unread)
 
     @classmethod
     def here(cls, env: Mapping[str, str]) -> Slurm:
         """Slurm's own commands, in `env`."""
         runner, unread = Runner(env, timeout=COMMAND_SECONDS), Unread()
-        client = CommandClient(env, timeout=COMMAND_SECONDS, unread=unread)
-        return cls(client, lambda: read_config(runner), unread)
+        return cls(
+            CommandClient(env, timeout=COMMAND_SECONDS, unread=unread),
+            lambda: read_config(runner),
+            lambda cluster: read_associations(runner, cluster),
+            unread,
+        )
 
 
 def look(slurm: Slurm, site: Site, question: Question) -> Report:
     """Ask Slurm what there is, and what was submitted. Never raises SlurmError: the report tells."""
-    told, unread = _cluster(slurm, site), slurm.unread
+    told, unread = _cluster(slurm, site, limits=question.limits), slurm.unread
     if question.jobs_since is not None:
         told = _jobs(slurm, question, told)
     return msgspec.structs.replace(told, unread=dict(unread.kinds), unread_example=unread.example)
@@ -76,23 +84,43 @@ def _jobs(slurm: Slurm, question: Question, told: Report) -> Report:
     return msgspec.structs.replace(told, jobs_at=at, jobs=jobs)
 
 
-def _cluster(slurm: Slurm, site: Site) -> Report:
-    """Configuration and inventory."""
+def _cluster(slurm: Slurm, site: Site, *, limits: bool) -> Report:
+    """Configuration and inventory; with `limits` those of accounting, too."""
     try:
         config = slurm.config()
         nodes = slurm.client.nodes()
-        partitions = slurm.client.partitions()
+        partitions = tuple(_with_limits_of_all(one, config) for one in slurm.client.partitions())
         if not nodes or not partitions:
             raise SlurmFormatError("no node or no partition is named", "")
     except SlurmError as error:
         return Report(error=str(error))
     inventory, trouble = _inventory(nodes, partitions, site)
+    associations, limits_error = None, ""
+    if limits and config.facts.limits_enforced:
+        try:
+            associations = slurm.associations(config.cluster)
+        except SlurmError as error:
+            limits_error = str(error)
     return Report(
+        associations=associations,
+        limits_error=limits_error,
         inventory=inventory,
         gpus=gpus_by_state(nodes),
         trouble=trouble,
         facts=config.facts,
         slurm_uid=config.slurm_uid,
+    )
+
+
+def _with_limits_of_all(partition: Partition, config: SlurmConfig) -> Partition:
+    """A partition with slurm.conf's limits of memory, which hold where it has none of its own."""
+    if partition.max_memory_per_node is not None or partition.max_memory_per_cpu is not None:
+        return partition
+    per_node, per_cpu = config.max_memory_per_node, config.max_memory_per_cpu
+    return replace(
+        partition,
+        max_memory_per_node=None if per_node is None else per_node << 20,
+        max_memory_per_cpu=None if per_cpu is None else per_cpu << 20,
     )
 
 

@@ -38,6 +38,9 @@ _STALE = 4
 _RENEW = 20
 """Looks after which a partition is taken anew although it has not changed."""
 
+_LIMITS = 120.0
+"""Seconds from one reading of the limits of accounting to the next: administrators change them, jobs do not."""
+
 _log = logging.getLogger("gsubd")
 
 
@@ -71,6 +74,7 @@ class Polling:
         self._troubles = Troubles(_log)
         self._renewals = 0
         self._built_for: Site | None = None
+        self._limits_due = float("-inf")
         self.answered: float | None = None
         """When the look began that the inventory is from, on the monotonic clock."""
         self._gpus: dict[str, int] = {}
@@ -123,7 +127,13 @@ class Polling:
         taken = self._site()
         since, user = await self._joins.wanted()
         report = await self._lookout.look(
-            Question(site=taken.text, site_path=self._site_path, jobs_since=since, user=user)
+            Question(
+                site=taken.text,
+                site_path=self._site_path,
+                jobs_since=since,
+                user=user,
+                limits=began >= self._limits_due,
+            )
         )
         report = await self._with_known_pools(report, taken.site)
         self._take(report, began)
@@ -146,6 +156,7 @@ class Polling:
     def _take(self, report: Report, began: float) -> None:
         self._troubles.say("looking at Slurm failed, what was known stays", report.error)
         self._troubles.say("the network is taken as flat", report.trouble)
+        self._troubles.say("the limits of accounting cannot be read, what was known stays", report.limits_error)
         self._troubles.say(
             "looking at jobs failed", report.jobs_error if report.jobs_error != report.error else ""
         )
@@ -158,7 +169,12 @@ class Polling:
         self._slurm_uid(report.slurm_uid)
         self.trouble = report.trouble
         # A site file taken meanwhile stays: its policy counts at once, what it declares of nodes from the next look on
-        self._desk.context = replace(self._desk.context, inventory=report.inventory, slurm=report.facts)
+        associations = report.associations or self._desk.context.associations
+        if report.associations is not None:
+            self._limits_due = began + _LIMITS
+        self._desk.context = replace(
+            self._desk.context, inventory=report.inventory, slurm=report.facts, associations=associations
+        )
         if self.answered is None:
             _log.info("decisions begin: %s", _summary(self._desk.context))
         self.answered, self._gpus = began, report.gpus

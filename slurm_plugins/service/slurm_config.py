@@ -14,17 +14,24 @@ from slurm_plugins.client.errors import SlurmFormatError
 from slurm_plugins.client.runner import Runner, check
 from slurm_plugins.client.versions import Version
 from slurm_plugins.decide.context import SlurmFacts
+from slurm_plugins.limits.billing import how_billed
+from slurm_plugins.limits.lookup import enforces, parse_memory_limits
 
 __all__ = ["SlurmConfig", "parse_config", "read_config", "slurm_user_of_file"]
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmConfig:
-    """What `scontrol show config` said. `slurm_uid` is SlurmUser's; None when it was not told."""
+    """What `scontrol show config` said. `slurm_uid` is SlurmUser's; None when it was not told.
+
+    MaxMemPerNode and MaxMemPerCPU, MiB, hold for partitions that have neither.
+    """
 
     facts: SlurmFacts
     cluster: str = ""
     slurm_uid: int | None = None
+    max_memory_per_node: int | None = None
+    max_memory_per_cpu: int | None = None
 
 
 def read_config(runner: Runner) -> SlurmConfig:
@@ -34,7 +41,7 @@ def read_config(runner: Runner) -> SlurmConfig:
 
 _LINE: Final = re.compile(
     r"(?m)^(SLURM_VERSION|SchedulerParameters|TopologyPlugin|SlurmUser|ClusterName|SelectTypeParameters|DefMemPer\w+"
-    r"|EpilogSlurmctld)(?:\[\d+\])?\s*= (.*)$"
+    r"|EpilogSlurmctld|AccountingStorageEnforce|MaxMemPer\w+|PriorityFlags)(?:\[\d+\])?\s*= (.*)$"
 )
 
 
@@ -52,6 +59,7 @@ def parse_config(text: str) -> SlurmConfig:
     wait = re.search(r"max_switch_wait=(\d{1,9})", found.get("SchedulerParameters", ""), re.IGNORECASE)
     user = re.search(r"\((\d+)\)$", found.get("SlurmUser", ""))
     select = found.get("SelectTypeParameters")
+    per_node, per_cpu = parse_memory_limits(found)
     return SlurmConfig(
         SlurmFacts(
             release=Version.parse(found["SLURM_VERSION"]).release,
@@ -61,8 +69,12 @@ def parse_config(text: str) -> SlurmConfig:
             default_memory_per_cpu=_size(found.get("DefMemPerCPU", "")),
             default_memory_per_node=_size(found.get("DefMemPerNode", "")),
             admin_comment_free=not found.get("EpilogSlurmctld"),
+            limits_enforced=enforces(found.get("AccountingStorageEnforce")),
+            billed=how_billed(found.get("PriorityFlags", "")),
         ),
         cluster=found.get("ClusterName", "").lower(),
+        max_memory_per_node=per_node,
+        max_memory_per_cpu=per_cpu,
         slurm_uid=int(user[1]) if user else None,
     )
 

@@ -7,8 +7,8 @@ wait for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, Final
@@ -18,6 +18,7 @@ import msgspec
 from site_configs.topology import Topology
 from slurm_plugins.decide.context import SlurmFacts
 from slurm_plugins.decide.inventory import Inventory, Kind, Pool
+from slurm_plugins.limits.records import NO_LIMITS, Association, Associations, Limits, Qos
 from slurm_plugins.service.submitted import Submission
 
 __all__ = ["Question", "Report", "decode_question", "decode_report", "encode_question", "encode_report"]
@@ -28,17 +29,18 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     `site` is the text of the site file that gsubd took, `site_path` where it stands (relative paths start there).
     `jobs_since` asks for the submissions since then (seconds since the epoch; None: for none), those of `user` where
-    one is named.
+    one is named. `limits` asks for those of accounting.
     """
 
     site: str
     site_path: str
     jobs_since: float | None = None
     user: str | None = None
+    limits: bool = False
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen. `error` and `jobs_error` are sentences: what they stand for is not known, not empty.
+    """What was seen. `error`, `limits_error` and `jobs_error` are sentences: what they stand for is not known, not empty.
 
     `trouble` is something for the site's people that leaves the rest as it is (a topology that cannot be read).
     `gpus` is how many there are in each state (`look.gpus_by_state`). `unread` counts rows that could not be read and
@@ -46,6 +48,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     inventory: Inventory | None = None
+    associations: Associations | None = None
+    limits_error: str = ""
     gpus: dict[str, int] = msgspec.field(default_factory=dict)
     facts: SlurmFacts = SlurmFacts()
     slurm_uid: int | None = None
@@ -80,7 +84,12 @@ class _Wire(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str
     jobs_at: float
     jobs_error: str
+    limits_error: str
     has_jobs: bool
+    limits: list[Limits]
+    qos: list[Qos]
+    associations: int | None
+    """In how many of the lines that follow they stand."""
     gpus: dict[str, int]
     unread: dict[str, int]
     unread_example: str
@@ -99,7 +108,11 @@ def encode_report(report: Report) -> bytes:
                 | {"kinds": [_public(kind) for kind in pool.kinds]}
                 | {"topology": list(topologies).index(id(pool.topology))}
             )
+    limits, associations = _taken_apart(report.associations)
     first = _Wire(
+        limits=limits,
+        qos=[] if report.associations is None else list(report.associations.qos.values()),
+        associations=None if report.associations is None else len(associations),
         pools=pools,
         default=report.inventory.default if report.inventory is not None else "",
         topologies=[_public(topology) for topology in topologies.values()],
@@ -108,7 +121,7 @@ def encode_report(report: Report) -> bytes:
     )
     jobs = report.jobs or ()
     parts = (jobs[start : start + _PART] for start in range(0, len(jobs), _PART))
-    return msgspec.json.Encoder().encode_lines((first, *parts))
+    return msgspec.json.Encoder().encode_lines((first, *associations, *parts))
 
 
 def decode_report(data: bytes) -> Report:
@@ -118,16 +131,23 @@ def decode_report(data: bytes) -> Report:
     """
     first, *parts = data.splitlines()
     wire = msgspec.json.decode(first, type=_Wire)
+    associations, parts = parts[: wire.associations or 0], parts[wire.associations or 0 :]
     jobs = tuple(chain.from_iterable(map(_JOBS.decode, parts))) if wire.has_jobs else None
     inventory = None
     if wire.pools is not None:
         topologies = [_topology(one) for one in wire.topologies]
         pools = {pool["name"]: _pool(pool, topologies) for pool in wire.pools}
         inventory = Inventory(MappingProxyType(pools), wire.default)
-    return Report(inventory=inventory, jobs=jobs, **{name: getattr(wire, name) for name in _PLAIN})
+    return Report(
+        inventory=inventory,
+        jobs=jobs,
+        associations=None if wire.associations is None else _put_together(wire, associations),
+        **{name: getattr(wire, name) for name in _PLAIN},
+    )
 
 
 _PART: Final = 200
+_ASSOCIATIONS: Final = msgspec.json.Decoder(tuple[tuple[Association, int], ...])
 _JOBS: Final = msgspec.json.Decoder(tuple[Submission, ...])
 _PLAIN = (
     "facts",
@@ -137,9 +157,30 @@ _PLAIN = (
     "trouble",
     "jobs_at",
     "jobs_error",
+    "limits_error",
     "unread",
     "unread_example",
 )
+
+
+def _taken_apart(told: Associations | None) -> tuple[list[Limits], list[list[tuple[Association, int]]]]:
+    """Associations some to a line, without their limits, of which few differ: those stand once each."""
+    if told is None:
+        return [], []
+    limits: dict[int, int] = {}
+    different: list[Limits] = []
+    every = []
+    for one in chain(told.accounts.values(), told.users.values()):
+        if id(one.limits) not in limits:
+            limits[id(one.limits)] = len(different)
+            different.append(one.limits)
+        every.append((replace(one, limits=NO_LIMITS), limits[id(one.limits)]))
+    return different, [every[start : start + _PART] for start in range(0, len(every), _PART)]
+
+
+def _put_together(wire: _Wire, lines: Sequence[bytes]) -> Associations:
+    every = chain.from_iterable(map(_ASSOCIATIONS.decode, lines))
+    return Associations.of((replace(one, limits=wire.limits[which]) for one, which in every), wire.qos)
 
 
 def _public(value: Pool | Kind | Topology) -> dict[str, Any]:
@@ -154,7 +195,8 @@ def _topology(given: Mapping[str, Any]) -> Topology:
 
 def _pool(given: Mapping[str, Any], topologies: list[Topology]) -> Pool:
     kinds = tuple(_kind(kind) for kind in given["kinds"])
-    return Pool(**{**given, "kinds": kinds, "topology": topologies[given["topology"]]})
+    billing = tuple((name, weight) for name, weight in given["billing"])
+    return Pool(**{**given, "kinds": kinds, "billing": billing, "topology": topologies[given["topology"]]})
 
 
 def _kind(given: Mapping[str, Any]) -> Kind:

@@ -37,7 +37,7 @@ class FakeLookout:
 
     async def look(self, question: Question) -> Report:
         config = SlurmConfig(SlurmFacts(release=(22, 5)), slurm_uid=self.slurm_uid)
-        report = look(Slurm(self.client, lambda: config), Site(cluster="test"), question)
+        report = look(Slurm(self.client, lambda: config, no_limits), Site(cluster="test"), question)
         self.looks += 1
         return decode_report(encode_report(report))
 

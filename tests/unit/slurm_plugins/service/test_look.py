@@ -150,7 +150,7 @@ def config() -> SlurmConfig:
 def test_what_crosses_the_wire_is_what_was_seen() -> None:
     """Also when the inventory gets new fields: those that do not cross would be missing here."""
     site = parse_site('cluster = "c"\n[topology]\nfeature_prefix = "leaf"\n')
-    seen = look(Slurm(Campus(), config), site, QUESTION)
+    seen = look(Slurm(Campus(), config, no_limits), site, QUESTION)
     assert seen.inventory and seen.inventory.pools["gpu"].topology.kind == "features"
     crossed = decode_report(encode_report(seen))
     assert crossed == seen
@@ -171,7 +171,7 @@ def test_the_inventory_has_no_field_that_does_not_cross() -> None:
 def test_nothing_is_not_a_fact(nothing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     client = FakeClient()
     monkeypatch.setattr(client, nothing, lambda: ())
-    seen = look(Slurm(client, config), Site(cluster="c"), QUESTION)
+    seen = look(Slurm(client, config, no_limits), Site(cluster="c"), QUESTION)
     assert seen.inventory is None and seen.error
 
 
@@ -182,7 +182,7 @@ def test_a_topology_that_cannot_be_used_leaves_a_flat_network_and_a_word(tmp_pat
         'cluster = "c"\n[topology]\nfile = "t.yaml"\n[partitions.gpu]\ntopology = "other"\n',
     ):
         (tmp_path / "t.yaml").write_text("- topology: default\n  cluster_default: true\n  flat: true\n")
-        seen = look(Slurm(Campus(), config), parse_site(text, str(tmp_path / "site.toml")), QUESTION)
+        seen = look(Slurm(Campus(), config, no_limits), parse_site(text, str(tmp_path / "site.toml")), QUESTION)
         assert seen.trouble and seen.inventory and seen.inventory.pools["gpu"].topology.kind == "flat", text
 
 
@@ -190,7 +190,7 @@ def test_jobs_are_told_since_a_time_and_their_silence_is_no_answer() -> None:
     client = FakeClient()
     now = time.time()
     client.submit(["--gpus-per-node=1", "--wrap=true"])
-    slurm = Slurm(client, config)
+    slurm = Slurm(client, config, no_limits)
     for since, count in ((now - 5, 1), (now + 5, 0)):
         seen = look(slurm, Site(cluster="c"), Question(site="", site_path="", jobs_since=since))
         assert seen.jobs is not None and len(seen.jobs) == count
@@ -289,7 +289,7 @@ class Scripted:
 
 
 def good() -> Report:
-    return look(Slurm(FakeClient(), config), Site(cluster="c"), QUESTION)
+    return look(Slurm(FakeClient(), config, no_limits), Site(cluster="c"), QUESTION)
 
 
 def polled(
@@ -417,5 +417,5 @@ def test_a_partition_that_has_not_changed_keeps_what_was_worked_out_for_it_but_n
 def test_of_jobs_only_what_can_belong_to_a_decision_is_kept() -> None:
     client = FakeClient()
     client._jobs[1] = Job(id=1, name="x", user="u", state=JobState.RUNNING)  # no submit time
-    seen = look(Slurm(client, config), Site(cluster="c"), Question(site="", site_path="", jobs_since=0))
+    seen = look(Slurm(client, config, no_limits), Site(cluster="c"), Question(site="", site_path="", jobs_since=0))
     assert seen.jobs == ()

@@ -1,0 +1,1 @@
+"""The limits: read from recorded answers of three releases, and obeyed one by one."""
