@@ -5,7 +5,7 @@ Nothing here changes anything. What is in the way is raised as a `RefusedError`,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -13,14 +13,15 @@ from profiler.alerts import exempted
 from profiler.logs import one_line
 from site_configs.alerts_table import Rule
 from site_configs.site_model import MODES, Mode, Site
-from slurm_plugins.act.allowed import Need, NotKnownError, bounds, need_of, verdict
-from slurm_plugins.act.ledger import MOST_PROMISED, Book
+from slurm_plugins.act.allowed import Need, against, beyond, need_of
+from slurm_plugins.act.ledger import MOST_PROMISED, Book, Entry
 from slurm_plugins.act.slurm import Rights, Slurm
 from slurm_plugins.act.verbs import FIELDS, VERBS, WrongFieldError, check_fields
 from slurm_plugins.act.wire import STALE, Request
 from slurm_plugins.client.errors import NoSuchJob, SlurmError, SlurmRefused, SlurmUnreachable
 from slurm_plugins.client.states import JobState
 from slurm_plugins.client.values import Job
+from slurm_plugins.limits.bounds import NotKnownError
 
 __all__ = ["MOST_HELD", "RETRY", "UNSETTLED", "Checks", "RefusedError", "mode_of", "spared"]
 
@@ -40,12 +41,6 @@ _AHEAD: Final = 60.0
 """How far the asker's clock may be ahead."""
 _ENDS_WITHIN: Final = 30.0
 """Seconds after which a request to end a job is not taken any more: the job may have begun to compute since."""
-_WAITING: Final = 10.0
-"""Seconds for which a job that was given memory is taken to wait: for several at once squeue reads the whole queue."""
-_LATELY: Final = 2.0
-"""The same before somebody is refused for it."""
-_MOST_RAISED: Final = 5000
-"""Jobs with more memory that are looked at, of those that wait; they are of the last hour."""
 
 
 class RefusedError(Exception):
@@ -83,8 +78,6 @@ class Checks:
         self._off = off
         self._rights: tuple[float, Rights] | None = None
         self._silent_until = 0.0
-        self._waiting: dict[str, tuple[float, Job | None]] = {}
-        """Jobs that were given memory, and when they were last seen; None: as one that does not wait."""
 
     @property
     def is_off(self) -> bool:
@@ -102,8 +95,9 @@ class Checks:
     def form(self, request: Request, now: float) -> dict[str, str]:
         """The fields as Slurm takes them, if all is well that can be seen without Slurm. Raises RefusedError."""
         verb = VERBS.get(request.verb)
-        if verb is None:
-            raise RefusedError(f"no verb of ours; there are {', '.join(VERBS)}")
+        if verb is None or verb.own:
+            verbs = ", ".join(name for name, one in VERBS.items() if not one.own)
+            raise RefusedError(f"no verb of ours; there are {verbs}")
         if request.fields and (verb.ends or not verb.attempt):
             raise RefusedError(f"{request.verb} has no fields")
         try:
@@ -234,7 +228,7 @@ class Checks:
             raise RefusedError(why, verb.passes(job))
         need = need_of(job, fields)
         if need is not None:
-            self._memory(request.job, job, need)
+            self._memory(job, need)
 
     def _has_begun(self, name: str, job: Job) -> bool:
         """Whether tasks of an array run, of which `job` is what waits. Raises RefusedError."""
@@ -245,54 +239,25 @@ class Checks:
 
     # --- its memory ---------------------------------------------------------------------------------------------------
 
-    def _memory(self, name: str, job: Job, need: Need) -> None:
+    def _memory(self, job: Job, need: Need) -> None:
         """Slurm lets an operator ask for more than a partition has or accounting allows. Raises RefusedError."""
         try:
-            room = self._slurm.room(job)
-            if room.biggest is None:
-                raise RefusedError(f"it is not known how much memory nodes of {job.partition} have")
-            if need.of("node") > room.biggest:
-                raise RefusedError(f"more than a node of {job.partition} gives, {room.biggest} MiB")
-            limits = bounds(job, room)
-            shared = any(limit.pool is not None for limit in limits)
-            found = verdict(need, limits, self._raised(name, _WAITING) if shared else ())
-            if found.again is not None:
-                # one that was given memory may run by now, or be gone
-                found = verdict(need, limits, self._raised(name, _LATELY))
+            why = against(job, need, self._slurm.room(job))
         except NotKnownError as error:
-            raise RefusedError(one_line(str(error))) from None
+            why = one_line(str(error))
         except SlurmError as error:
             raise self._unreached(error) from None
-        if found.why:
-            raise RefusedError(found.why, found.again)
-        self._waiting[name] = self._clock(), job
+        if why:
+            raise RefusedError(why)
 
-    def _raised(self, name: str, seconds: float) -> Iterator[tuple[Job, Need]]:
-        """The other jobs that wait with memory that we set, or were requeued to have. Raises SlurmError.
-
-        They are as they were within the last so many `seconds`.
-        """
-        given = {
-            asked.job: asked.fields
-            for asked in self._book().changed()
-            if asked.job != name and not asked.fields.keys().isdisjoint(("MinMemoryNode", "MinMemoryCPU"))
-        }
-        now = self._clock()
-        self._waiting = {job: seen for job, seen in self._waiting.items() if 0 <= now - seen[0] <= seconds}
-        unseen = [job for job in given if job not in self._waiting][-_MOST_RAISED:]
-        if unseen:
-            found: dict[str, Job] = {}
-            for job in self._slurm.jobs(unseen):
-                found |= {job.shown_id: job, str(job.id): job}
-            for asked in unseen:
-                waits = found.get(asked)
-                is_pending = waits is not None and waits.state is JobState.PENDING
-                self._waiting[asked] = now, waits if is_pending else None
-        for asked, fields in given.items():
-            _, waits = self._waiting.get(asked, (now, None))
-            need = need_of(waits, fields) if waits is not None else None
-            if waits is not None and need is not None:
-                yield waits, need
+    def beyond(self, asked: Entry, job: Job) -> str:
+        """Why a job that waits has more memory than it may, by the update that set it; empty: it has not, or Slurm does
+        not say. Raises SlurmError."""
+        need = need_of(job, asked.fields)
+        try:
+            return "" if need is None else beyond(job, need, self._slurm.room(job))
+        except NotKnownError:
+            return ""
 
 
 def mode_of(site: Site, job: Job) -> Mode:

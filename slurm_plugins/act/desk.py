@@ -22,6 +22,7 @@ from slurm_plugins.act.checks import RETRY, UNSETTLED, Checks, RefusedError
 from slurm_plugins.act.journal import Journal, JournalError
 from slurm_plugins.act.ledger import Entry, Event, Held, Standing
 from slurm_plugins.act.limits import Limits
+from slurm_plugins.act.mark import marked, needs_mark
 from slurm_plugins.act.slurm import Slurm
 from slurm_plugins.act.verbs import VERBS, Seen, argv, came_about
 from slurm_plugins.act.wire import Answer, MalformedError, Request, Result, digest_of, parse_request
@@ -35,6 +36,9 @@ OFF: Final = Path("/etc/gsub/act.off")
 """Where this file exists nothing is done but releases."""
 _SETTLE: Final = 30.0
 """A command that was begun has ended or was ended after this; what is not to be seen then does not come."""
+
+_GUARD: Final = 30.0
+"""Seconds from one look at the jobs whose memory was set to the next."""
 
 _log = logging.getLogger("gsub-act")
 
@@ -71,6 +75,7 @@ class Desk:
         """Ends that could not be written yet."""
         self._unseen: dict[str, float] = {}
         """Open requests that a look did not see come about, and when that was first."""
+        self._guarded_at = float("-inf")
         self._later: dict[str, float] = {}
         """When something that did not work is tried again, by request or job."""
 
@@ -127,7 +132,9 @@ class Desk:
             raise
         now = self._clock()
         checks.in_time(request, now)
-        return self._do(_entry("asked", request, uid, now, restarts=job.restarts, fields=fields), request)
+        asked = _entry("asked", request, uid, now, restarts=job.restarts, fields=fields)
+        comment = marked(job.admin_comment) if request.verb == "update" and needs_mark(fields) else ""
+        return self._do(asked, request, comment)
 
     def _repeat(self, request: Request, before: Standing) -> Answer:
         if before.asked.request != digest_of(request):
@@ -150,8 +157,11 @@ class Desk:
 
     # --- doing --------------------------------------------------------------------------------------------------------
 
-    def _do(self, asked: Entry, request: Request | None = None) -> Answer:
-        """Write it down, do it, write down how it ended. Raises RefusedError when it cannot be written down."""
+    def _do(self, asked: Entry, request: Request | None = None, comment: str = "") -> Answer:
+        """Write it down, do it, write down how it ended. Raises RefusedError when it cannot be written down.
+
+        `comment`: the AdminComment that an update gives the job, in the same command.
+        """
         try:
             self._pay()
             self._journal.put(asked)
@@ -162,7 +172,7 @@ class Desk:
         try:
             if request is not None:
                 self._checks.in_time(request, self._clock())  # a disk may take its time too
-            self._slurm.act(argv(asked.verb, asked.job, asked.fields))
+            self._slurm.act(argv(asked.verb, asked.job, asked.fields, comment))
             if asked.verb == "hold" and not self._holds(asked.job):
                 ended = self._end(
                     asked, "failed", "it is not held: it started first, or was released at once"
@@ -218,9 +228,9 @@ class Desk:
             self._journal.put(self._owed[0])
             del self._owed[0]
 
-    def _forget(self, job: str, why: str) -> None:
+    def _forget(self, job: str, why: str, *, verb: str = "") -> None:
         try:
-            self._journal.put(Entry(event="forgot", at=self._clock(), job=job, said=one_line(why)))
+            self._journal.put(Entry(event="forgot", at=self._clock(), job=job, verb=verb, said=one_line(why)))
         except JournalError as error:
             self._later[job] = self._clock() + RETRY
             _log.error("the journal cannot be written: %s", error)
@@ -234,6 +244,7 @@ class Desk:
             self._pay()
         self._journal.sum_up(now)
         self._tend_all(now)
+        self._guard(now)
         book = self._journal.book
         known = book.standing.keys() | {held.job for held in book.all_held()}
         self._later = {key: at for key, at in self._later.items() if key in known}
@@ -252,6 +263,49 @@ class Desk:
                 why = "gsub-act is switched off" if off else "nobody released it in time"
                 if not self._let_go(held, why):
                     return
+
+    def _guard(self, now: float) -> None:
+        """Hold the waiting jobs whose memory we set and that have grown beyond a limit since, for Slurm would start them.
+
+        The shim refuses such changes; this is for sites without it, and for what an operator changes.
+        """
+        guarded = self._journal.book.guarded
+        if not guarded or 0 <= now - self._guarded_at < _GUARD or self._checks.is_off:
+            return
+        self._guarded_at = now
+        with suppress(SlurmError):
+            found: dict[str, Job] = {}
+            for job in self._slurm.jobs([asked.job for asked in guarded]):
+                found |= {job.shown_id: job, str(job.id): job}
+            for asked in guarded:
+                waits = found.get(asked.job)
+                if waits is None or waits.state is not JobState.PENDING:
+                    self._forget(asked.job, "it waits no more", verb="update")
+                else:
+                    self._stop_or_release(asked, waits)
+
+    def _stop_or_release(self, asked: Entry, job: Job) -> None:
+        """Raises SlurmError."""
+        why = self._checks.beyond(asked, job)
+        stopped = self._journal.book.is_stopped(asked.job)
+        if why and not stopped:
+            verb, why = "stop", f"its memory was set by gsub-act, and {why}"
+        elif stopped and not why:
+            verb, why = "release", "it is within its limits again"
+        else:
+            return
+        act = Entry(
+            event="asked",
+            at=self._clock(),
+            id=f"act-{secrets.token_hex(8)}",
+            job=asked.job,
+            verb=verb,
+            why=one_line(why)[:300],
+            by=asked.by,
+            restarts=job.restarts,
+        )
+        with suppress(RefusedError):
+            self._do(act)
 
     def end(self, seconds: float) -> None:
         """Release all that is held, for so long at most: nobody would when we have gone."""

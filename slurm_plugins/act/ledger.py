@@ -8,6 +8,8 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from slurm_plugins.act.mark import needs_mark
+
 __all__ = ["HOLD_SECONDS", "MOST_PROMISED", "Book", "Entry", "Event", "Held", "Standing"]
 
 HOLD_SECONDS: Final = 180.0
@@ -19,7 +21,8 @@ REMEMBERED: Final = 3600.0
 
 Event = Literal["asked", "done", "failed", "unknown", "refused", "more", "forgot"]
 """`asked` is on disk before Slurm is asked; `done`, `failed` or `unknown` follows. `refused`: nothing was asked;
-`more`: so many refusals were not written one by one. `forgot`: a held job is not held any more, not by our release."""
+`more`: so many refusals were not written one by one. `forgot`: a held job is not held any more, not by our release; with `verb` update, a job whose memory was set waits no
+more."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -82,6 +85,8 @@ class Book:
         self.standing: dict[str, Standing] = {}
         self._open: dict[str, Entry] = {}
         self._held: dict[str, Held] = {}
+        self._guarded: dict[str, Entry] = {}
+        self._stopped: dict[str, Entry] = {}
         for entry in entries:
             self.add(entry)
 
@@ -98,6 +103,9 @@ class Book:
                     self._open.pop(entry.id, None)
                 if entry.event == "done":
                     self._came_about(before.asked)
+        elif entry.event == "forgot" and entry.verb == "update":
+            self._guarded.pop(entry.job, None)
+            self._stopped.pop(entry.job, None)
         elif entry.event == "forgot":
             self._held.pop(entry.job, None)
 
@@ -106,18 +114,25 @@ class Book:
             self._held[asked.job] = _held(asked)
         elif asked.verb == "release":
             self._held.pop(asked.job, None)
+            self._stopped.pop(asked.job, None)
+        elif asked.verb == "stop":
+            self._stopped[asked.job] = asked
+        elif asked.verb == "update" and needs_mark(asked.fields):
+            self._guarded[asked.job] = asked
 
     @property
     def open(self) -> tuple[Entry, ...]:
         """The requests whose end is not known, oldest first."""
         return tuple(self._open.values())
 
-    def changed(self) -> Iterator[Entry]:
-        """What was done, or may have been, with fields that the job has or is to have; oldest first."""
-        for standing in self.standing.values():
-            ended = standing.ended
-            if standing.asked.fields and (ended is None or ended.event != "failed"):
-                yield standing.asked
+    @property
+    def guarded(self) -> tuple[Entry, ...]:
+        """The updates that took a job out of a limit's reach, and may still be in force, by job; oldest first."""
+        return tuple(self._guarded.values())
+
+    def is_stopped(self, job: str) -> bool:
+        """Whether a job is held since it has grown beyond what it may have."""
+        return job in self._stopped
 
     def held(self, job: str) -> Held | None:
         """The hold of a job, if it is ours for certain."""
@@ -139,13 +154,16 @@ class Book:
         for standing in self.standing.values():
             asked = standing.asked
             holds = (asked.job, asked.at) in holding
-            if standing.open or holds or asked.at > now - REMEMBERED:
+            guards = asked in (self._guarded.get(asked.job), self._stopped.get(asked.job))
+            if standing.open or holds or guards or asked.at > now - REMEMBERED:
                 for entry in (asked, standing.ended):
                     if entry is not None:
                         replayed.add(entry)
                         yield entry
         for job in replayed._held.keys() - self._held.keys():
             yield Entry(event="forgot", at=now, job=job)
+        for job in replayed._guarded.keys() - self._guarded.keys():
+            yield Entry(event="forgot", at=now, job=job, verb="update")
 
     def forget(self, now: float) -> None:
         """Drop what matters no more."""

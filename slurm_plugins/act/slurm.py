@@ -12,14 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from slurm_plugins.act.allowed import Room
-from slurm_plugins.act.lookup import Lookup
 from slurm_plugins.client.commands import CommandClient, valid_id
 from slurm_plugins.client.errors import NoSuchJob, SlurmError
 from slurm_plugins.client.runner import Runner, check
 from slurm_plugins.client.states import JobState
 from slurm_plugins.client.values import Job
 from slurm_plugins.client.versions import FieldTable
+from slurm_plugins.limits.lookup import Lookup, Room
 from slurm_plugins.service.slurm_config import parse_config
 
 __all__ = ["ACT_SECONDS", "Commands", "Rights", "Slurm", "Whom"]

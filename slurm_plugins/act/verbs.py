@@ -99,6 +99,7 @@ class Verb:
     always: neither the site's mode nor the off switch keeps it from being done.
     ends: it ends a job that runs: only where the site lets it (`alerts.cancel`), of the attempt that the request has
         to name, without fields, and a few an hour.
+    own: nobody can ask for it.
     """
 
     about: str
@@ -110,6 +111,7 @@ class Verb:
     holds: bool = False
     always: bool = False
     ends: bool = False
+    own: bool = False
 
 
 # --- fields -----------------------------------------------------------------------------------------------------------
@@ -260,6 +262,10 @@ def _cancellable(job: Job) -> str:
     return "" if job.state is JobState.RUNNING else f"it is {_state(job)}: only a running job is cancelled"
 
 
+def _stoppable(job: Job) -> str:
+    return "" if job.state is JobState.PENDING else f"it is {_state(job)}: only a pending job can be held"
+
+
 def _requeued(seen: Seen) -> bool:
     return seen.job.restarts > seen.restarts or seen.job.state not in _FAILED
 
@@ -325,6 +331,14 @@ VERBS: Final[Mapping[str, Verb]] = {
         _never,
         attempt=True,
     ),
+    # An administrator's hold: its user could release the other, and the job would start at once
+    "stop": Verb(
+        "gsub-act's own: hold a pending job whose memory it has set, and which has grown beyond a limit since",
+        ("scontrol", "hold"),
+        _stoppable,
+        _held,
+        own=True,
+    ),
     # By its state, too: one that was requeued after our look, and waits, stays
     "cancel": Verb(
         "end a running job, where the site says `alerts.cancel = true`: SIGTERM, and SIGKILL after Slurm's KillWait",
@@ -337,15 +351,16 @@ VERBS: Final[Mapping[str, Verb]] = {
 }
 
 
-def argv(verb: str, job: str, fields: Mapping[str, str]) -> list[str]:
-    """The command line of a verb.
+def argv(verb: str, job: str, fields: Mapping[str, str], comment: str = "") -> list[str]:
+    """The command line of a verb; an update writes the AdminComment `comment`, where there is one.
 
     >>> argv("update", "7_1", {"StartTime": "now"})
     ['scontrol', 'update', 'JobId=7_1', 'StartTime=now']
     """
     command = VERBS[verb].command
     if verb == "update":
-        return [*command, f"JobId={job}", *(f"{name}={value}" for name, value in fields.items())]
+        written = {**fields, "AdminComment": comment} if comment else fields
+        return [*command, f"JobId={job}", *(f"{name}={value}" for name, value in written.items())]
     return [*command, job]
 
 

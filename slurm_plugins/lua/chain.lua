@@ -1,4 +1,4 @@
--- chain.lua: puts gsub behind a site's own slurm_job_submit, and leaves the site's job_submit.lua as it is.
+-- chain.lua: puts gsub behind a site's own slurm_job_submit and before its slurm_job_modify, and leaves the site's job_submit.lua as it is.
 --
 -- The marked line at the top of job_submit.lua loads this file and calls what it returns, with the shim's settings. It
 -- loads the shim, lets the site's script run as it would without us, and when the script has ended puts a function in
@@ -40,7 +40,8 @@ local function load_shim(settings)
   forget_modules()
   forget_globals()
   assert(fine, shim)
-  assert(type(shim) == "table" and type(shim.submit) == "function", "gsub.lua is cut short")
+  assert(type(shim) == "table" and type(shim.submit) == "function" and type(shim.modify) == "function",
+    "gsub.lua is cut short")
   return shim.setup(settings)
 end
 
@@ -80,6 +81,18 @@ local function chain(site, shim)
   end
 end
 
+-- gsub first: a change that it refuses is none of the site's.
+local function guard(site, shim)
+  local modify = shim.modify
+  return function(job_desc, job_rec, part_list, modify_uid, ...)
+    local fine, rc = pcall(modify, job_desc, job_rec, part_list, modify_uid)
+    if fine and not goes_on(rc) then
+      return rc
+    end
+    return site(job_desc, job_rec, part_list, modify_uid, ...)
+  end
+end
+
 local function callable(value)
   local meta = type(value) ~= "function" and getmetatable(value)
   return type(value) == "function" or meta and type(meta.__call) == "function"
@@ -92,6 +105,10 @@ local function settle(shim)
     return -- Slurm says so, as it would without us
   end
   rawset(G, "slurm_job_submit", chain(site, shim))
+  local modify = G.slurm_job_modify
+  if callable(modify) then
+    rawset(G, "slurm_job_modify", guard(modify, shim))
+  end
   log_info("%s", "gsub: asked after the site's own slurm_job_submit")
 end
 

@@ -172,6 +172,53 @@ function M.submit(job_desc, _, submit_uid)
   return slurm.SUCCESS
 end
 
+-- ------------------------------------------------------------------------------------------------- a later change
+
+local PENDING = 0
+
+-- The first guarded field that a change sets.
+local function guarded_field(job)
+  for _, name in ipairs(tables.GUARDED) do
+    local value = job[name]
+    local width = tables.FIELDS[name]
+    if type(value) == "string" or type(width) == "number" and request.is_set(value, width) then
+      return name
+    end
+  end
+end
+
+local function is_marked(comment)
+  for word in string.gmatch(type(comment) == "string" and comment or "", "%S+") do
+    if word == tables.MARK then
+      return true
+    end
+  end
+  return false
+end
+
+local function refused(job, record, modify_uid)
+  -- Operators and root know what they do; gsub-act is one of them.
+  if modify_uid == 0 or modify_uid ~= record.user_id or not is_marked(record.admin_comment) then
+    return nil
+  end
+  local state = record.job_state
+  return (state == nil or state % 256 == PENDING) and guarded_field(job) or nil
+end
+
+-- Decide about one change of a job. What slurm_job_modify of job_submit.lua returns: slurm.ERROR where the job's user
+-- changes how much a job gets whose memory gsub-act has set, since Slurm would hold that to no limit.
+function M.modify(job_desc, job_rec, _, modify_uid)
+  local fine, result = pcall(refused, job_desc, job_rec, modify_uid)
+  if not fine then
+    pcall(log, "error", "a fault in gsub.lua, the change passes: " .. tostring(result))
+  elseif result then
+    slurm.log_user("%s", "gsub: " .. result .. " of this job stays as it is, since gsub has set its memory and Slurm would "
+      .. "hold the change to no limit; submit the job anew")
+    return slurm.ERROR
+  end
+  return slurm.SUCCESS
+end
+
 -- What setup takes, and what it must be.
 local OPTIONS = {
   socket = function(value)

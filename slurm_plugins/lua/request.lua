@@ -30,6 +30,11 @@ function M.integer(value, unset)
 end
 local integer = M.integer
 
+-- Whether a number of so many bits is set.
+function M.is_set(value, width)
+  return integer(value, NO_VAL[width]) ~= nil
+end
+
 local function uid(value)
   return integer(value) or error("no user id")
 end

@@ -53,4 +53,15 @@ M.EDITS = {
   admin_comment = { "text", 1, 64, "A-Za-z0-9:-" },
 }
 
+-- A job on which gsub-act, an operator, has set what limits count: Slurm holds it to those no longer. The word is in its
+-- AdminComment, as MARK of slurm_plugins/act/mark.py, and these fields its user may not change while it waits.
+M.MARK = "gsub:guarded"
+M.GUARDED = {
+  "account", "cpus_per_tres", "mem_per_tres", "partition", "qos", "req_nodes", "reservation",
+  "tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task",
+  "cpus_per_task", "max_cpus", "max_nodes", "min_cpus", "min_mem_per_cpu", "min_mem_per_node", "min_nodes",
+  "ntasks_per_core", "ntasks_per_node", "ntasks_per_socket", "ntasks_per_tres", "num_tasks", "pn_min_cpus", "shared",
+  "sockets_per_node", "cores_per_socket", "threads_per_core",
+}
+
 return M

@@ -11,7 +11,6 @@ from typing import Any
 
 from site_configs.site import parse_site
 from site_configs.site_model import Site
-from slurm_plugins.act.allowed import Room
 from slurm_plugins.act.desk import Desk
 from slurm_plugins.act.journal import NAME, Journal
 from slurm_plugins.act.slurm import Rights
@@ -19,6 +18,7 @@ from slurm_plugins.client.errors import NoSuchJob, SlurmError, SlurmUnreachable
 from slurm_plugins.client.resources import NO_HOSTS, Hosts
 from slurm_plugins.client.states import JobFlag, JobState
 from slurm_plugins.client.values import Job, Partition
+from slurm_plugins.limits.lookup import Room
 
 GSUB = 890
 """The uid of gsubd's user."""
@@ -99,6 +99,8 @@ class FakeSlurm:
 def _done(job: Job, verb: str, fields: dict[str, str]) -> Job:
     if verb == "uhold":
         return replace(job, priority=0, reason="JobHeldUser")
+    if verb == "hold":
+        return replace(job, priority=0, reason="JobHeldAdmin")
     if verb == "scancel":
         flags = job.flags | {JobFlag.COMPLETING}
         return replace(job, state=JobState.CANCELLED, state_text="CANCELLED", flags=flags)
@@ -113,6 +115,8 @@ def _done(job: Job, verb: str, fields: dict[str, str]) -> Job:
             job = replace(job, excluded_nodes=Hosts(value))
         elif name in ("MinMemoryNode", "MinMemoryCPU"):
             continue
+        elif name == "AdminComment":
+            job = replace(job, admin_comment=value)
         else:
             assert name == "StartTime"
             job = replace(job, eligible=datetime.fromtimestamp(Clock.START, timezone.utc))

@@ -18,7 +18,7 @@ from slurm_plugins.client.errors import SlurmRefused, SlurmUnreachable
 from slurm_plugins.client.resources import Hosts
 from slurm_plugins.client.states import JobFlag, JobState
 from tests.unit.slurm_plugins.act.fakes import GSUB, World, failed, job, pending
-from tests.unit.slurm_plugins.act.test_allowed import TOLD
+from tests.unit.slurm_plugins.act.test_allowed import TIGHT
 
 
 @pytest.fixture
@@ -341,79 +341,66 @@ def more(world: World, number: str, mebibytes: int, **fields: Any) -> dict[str, 
 
 @pytest.fixture
 def limited(tmp_path: Path) -> World:
-    """User 1001 has two jobs that were requeued in QOS tight, which lets him have 6000 MiB; 1000 of them are in use."""
-    jobs = (pending(number, restarts=1, uid=1001, qos="tight") for number in (7, 9))
-    world = World(tmp_path, *jobs, pending(8, restarts=1, uid=1001))
-    world.slurm.space = replace(world.slurm.space, enforced=True, associations=TOLD)
+    """User 1001 has two jobs that were requeued, 7 in QOS tight, which limits memory, and 9 in none that does."""
+    world = World(
+        tmp_path,
+        pending(7, restarts=1, uid=1001, qos="tight"),
+        pending(9, restarts=1, uid=1001, admin_comment="JS1:H4sI"),
+    )
+    world.slurm.space = replace(world.slurm.space, enforced=True, associations=TIGHT)
     return world
 
 
-def test_a_limit_is_named_to_who_asks_and_in_the_journal(limited):
-    answer = more(limited, "7", 4001)
-    assert answer["result"] == "refused" and answer["again"] is None
-    assert answer["said"] == (
-        "the limit MaxTRESPerJob of QOS tight is 4000 MiB of memory, and it would be 4001 MiB for the job"
-    )
-    assert limited.lines()[-1]["said"] == answer["said"]
+@pytest.mark.case("A1")
+def test_memory_is_not_set_where_a_limit_holds(limited):
+    """Not even within it: Slurm would hold the job to it no longer, whatever its user changes."""
+    for mebibytes in (4001, 10):
+        answer = more(limited, "7", mebibytes)
+        assert answer["result"] == "refused" and answer["again"] is None
+        assert "the limit MaxTRESPerJob of QOS tight is" in answer["said"]
+        assert limited.lines()[-1]["said"] == answer["said"]
     assert limited.slurm.acts == []
-    assert more(limited, "7", 4000)["result"] == "done"
 
 
-def test_what_was_given_to_jobs_that_wait_is_not_given_twice(limited):
-    """Slurm would start them both, and beyond the limit together."""
-    assert more(limited, "7", 3000)["result"] == "done"
-    answer = more(limited, "9", 2500)
-    assert answer["result"] == "refused" and answer["again"] == 60
-    assert (
-        "MaxTRESPerUser of QOS tight is 6000 MiB of memory, of which 4000 MiB are in use or given"
-        in answer["said"]
-    )
-    assert more(limited, "9", 2000)["result"] == "done"
-    # the same job anew: what it was given before is not counted beside it
-    assert more(limited, "9", 1500)["result"] == "done"
-    assert more(limited, "7", 3500)["result"] == "done"
+@pytest.mark.case("A1")
+def test_a_job_whose_memory_was_set_is_marked(limited):
+    assert more(limited, "9", 3000)["result"] == "done"
+    assert limited.slurm.acts == [
+        ["scontrol", "update", "JobId=9", "MinMemoryNode=3000", "AdminComment=JS1:H4sI gsub:guarded"]
+    ]
+    assert limited.ask("update", "9", fields={"StartTime": "now"})["result"] == "done"
+    assert limited.slurm.acts[-1] == ["scontrol", "update", "JobId=9", "StartTime=now"]
 
 
-def test_what_a_requeue_is_to_be_followed_by_is_given_with_it(limited):
-    """Else two jobs would be requeued for the room of one."""
-    for number in ("7", "9"):
-        limited.slurm.known_jobs[number] = failed(number, uid=1001, qos="tight")
-    fields = {"MinMemoryNode": "3000"}
-    assert limited.ask("requeue", "7", fields=fields)["result"] == "done"
-    answer = limited.ask("requeue", "9", fields=fields)
-    assert answer["result"] == "refused" and answer["again"] == 60
-    assert more(limited, "7", 3000)["result"] == "done"
-
-
-def test_a_job_that_runs_is_counted_by_slurm(limited):
-    more(limited, "7", 4000)
-    limited.slurm.known_jobs["7"] = job(7, JobState.RUNNING, uid=1001, qos="tight")
-    assert more(limited, "9", 4000)["again"] == 60  # it was seen to wait a moment ago
-    limited.clock.now += 3
-    assert more(limited, "9", 4000)["result"] == "done"
-
-
-def test_a_storm_of_raises_does_not_read_the_queue_for_each(tmp_path):
-    jobs = [pending(number, restarts=1, uid=1001, qos="tight") for number in range(1, 101)]
-    world = World(tmp_path, *jobs)
-    world.slurm.space = replace(world.slurm.space, enforced=True, associations=TOLD)
-    results = [more(world, str(number), 100)["result"] for number in range(1, 101)]
-    assert results == ["done"] * 50 + ["refused"] * 50  # 6000 of which 1000 are in use
-    assert world.slurm.looks == 100, "one look at each job, and none at the others"
-    world.clock.now += 3
-    assert [more(world, str(number), 100)["result"] for number in (98, 99, 100)] == ["refused"] * 3
-    assert world.slurm.looks == 104, "once more before somebody is refused"
-
-
-def test_what_was_given_is_known_after_a_crash(limited):
-    more(limited, "7", 4000)
+@pytest.mark.case("A1")
+def test_a_job_that_has_grown_beyond_a_limit_is_held_until_it_is_within(limited):
+    """A site without the shim: the user moves the job to a QOS whose limit its memory is beyond."""
+    more(limited, "9", 3000)
+    limited.desk.tend()
+    assert len(limited.slurm.acts) == 1
+    limited.slurm.known_jobs["9"] = replace(limited.slurm.known_jobs["9"], qos="tight", num_nodes=4)
+    limited.clock.now += 31
+    limited.desk.tend()
+    assert limited.slurm.acts[1:] == [["scontrol", "hold", "9"]]
+    last = [line for line in limited.lines() if line.get("verb") == "stop"][0]
+    assert "the limit MaxTRESPerJob of QOS tight" in last["why"] and "12000 MiB" in last["why"]
     limited.restart()
-    assert more(limited, "9", 1001)["result"] == "refused"
-    limited.slurm.no = SlurmRefused("scontrol", "Job/step already completing or completed")
-    assert more(limited, "9", 1000)["result"] == "failed"
-    limited.slurm.no = None
-    limited.clock.now += 60
-    assert more(limited, "7", 4000)["result"] == "done"  # what failed was not given
+    limited.clock.now += 31
+    limited.desk.tend()
+    assert len(limited.slurm.acts) == 2, "once"
+    limited.slurm.known_jobs["9"] = replace(limited.slurm.known_jobs["9"], qos="normal")
+    limited.clock.now += 31
+    limited.desk.tend()
+    assert limited.slurm.acts[2:] == [["scontrol", "release", "9"]]
+    limited.slurm.known_jobs["9"] = job(9, JobState.RUNNING, uid=1001, qos="tight", num_nodes=4)
+    limited.clock.now += 31
+    limited.desk.tend()
+    assert limited.lines()[-1]["event"] == "forgot" and len(limited.slurm.acts) == 3
+
+
+def test_nobody_can_ask_for_its_own_verb(limited):
+    answer = limited.ask("stop", "9")
+    assert answer["result"] == "refused" and "no verb of ours" in answer["said"] and "stop" not in answer["said"]
 
 
 def test_other_updates_and_verbs_ask_for_no_limits(limited):
@@ -433,13 +420,6 @@ def test_limits_that_are_not_told_are_refused_only_where_they_are_enforced(limit
     )
     limited.slurm.space = replace(limited.slurm.space, enforced=False)
     assert more(limited, "7", 10)["result"] == "done"
-
-
-def test_memory_for_each_cpu_counts_for_all_of_them(limited):
-    limited.slurm.known_jobs["7"] = pending(7, restarts=1, uid=1001, qos="tight", num_cpus=8)
-    answer = limited.ask("update", "7", fields={"MinMemoryCPU": "501"})
-    assert "MaxTRESPerJob of QOS tight is 4000 MiB" in answer["said"] and "4008 MiB" in answer["said"]
-    assert limited.ask("update", "7", fields={"MinMemoryCPU": "500"})["result"] == "done"
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from slurm_plugins.act.allowed import LIMITS
+from slurm_plugins.act.allowed import PARTITION_LIMITS
 from slurm_plugins.act.limits import ALL, CANCELS, EACH_JOB, RELEASES
 from slurm_plugins.act.verbs import FIELDS, VERBS
+from slurm_plugins.limits.bounds import LIMITS
 from tests.paths import REPOSITORY
 
 GUIDE = REPOSITORY / "docs/gsub-act.md"
@@ -21,8 +22,8 @@ def test_the_tables_are_the_programs():
 
 def test_the_limits_and_rates_are_the_programs():
     text = " ".join(GUIDE.read_text().split())
-    limits = " ".join(f"| `{name}` | {about} |" for name, about in LIMITS.items())
-    assert f"| limit of memory | whose, and what counts | |---|---| {limits} <!-- end -->" in text
+    limits = " ".join(f"| `{name}` | {about} |" for name, about in {**PARTITION_LIMITS, **LIMITS}.items())
+    assert f"| limit | whose, and what counts | |---|---| {limits} <!-- end -->" in text
     at_once, a_second = ALL
     releases, releases_a_second = RELEASES
     assert f"more than {EACH_JOB[0]} acts a minute on one job" in text

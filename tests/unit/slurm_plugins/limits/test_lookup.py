@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from slurm_plugins.act.assoc import Shared
-from slurm_plugins.act.lookup import Lookup
 from slurm_plugins.act.slurm import Commands, Whom
 from slurm_plugins.client.errors import SlurmUnreachable
+from slurm_plugins.client.runner import Runner
+from slurm_plugins.limits.lookup import Lookup, read_associations
+from tests.paths import DATA
 from tests.unit.slurm_plugins.act.fakes import pending
-from tests.unit.slurm_plugins.act.test_allowed import ACT_DATA
 
 CONFIG = """\
 AccountingStorageEnforce = {enforce}
@@ -42,7 +42,7 @@ class Site:
         self.say("config", CONFIG.format(enforce="associations,limits,qos", per_node="UNLIMITED"))
         self.say("partition", PARTITIONS)
         self.say("node", NODES)
-        self.say("assoc_mgr", (ACT_DATA / "assoc_mgr-26.05.5.txt").read_text())
+        self.say("assoc_mgr", (DATA / "act" / "assoc_mgr-26.05.5.txt").read_text())
         self.say("sacctmgr", LIMITS)
         log = f'echo "$(basename $0) $*" >> {folder}/asked\n'
         what = f'for word in "$@"; do [ -f {folder}/$word ] && exec cat {folder}/$word; done; exit 1\n'
