@@ -149,9 +149,7 @@ def _dearer(job: Job, need: Need, room: Room) -> str:
             continue
         rest = {**dict(job.tres.items()), "cpu": job.num_cpus or 0, "node": job.num_nodes or 0}
         how = how_billed(room.priority_flags)
-        charged, without = (
-            billing_of(weights, how, {**rest, "mem": mem}) for mem in (need.of("job"), 0)
-        )
+        charged, without = (billing_of(weights, how, {**rest, "mem": mem}) for mem in (need.of("job"), 0))
         if charged > without:
             return f"partition {partition.name} charges for memory (TRESBillingWeights): it would cost its user more"
     return ""

@@ -19,7 +19,6 @@ from slurm_plugins.act.slurm import Rights, Slurm
 from slurm_plugins.act.verbs import FIELDS, VERBS, WrongFieldError, check_fields
 from slurm_plugins.act.wire import STALE, Request
 from slurm_plugins.client.errors import NoSuchJob, SlurmError, SlurmRefused, SlurmUnreachable
-from slurm_plugins.client.states import JobState
 from slurm_plugins.client.values import Job
 from slurm_plugins.limits.bounds import NotKnownError
 

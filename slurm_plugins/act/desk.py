@@ -149,9 +149,7 @@ class Desk:
     def _take_token(self, request: Request, now: float) -> None:
         limits = self._limits
         ends = VERBS[request.verb].ends
-        wait = (
-            limits.release(now) if request.verb == "release" else limits.take(request.job, now, ends=ends)
-        )
+        wait = limits.release(now) if request.verb == "release" else limits.take(request.job, now, ends=ends)
         if wait:
             raise RefusedError(f"too fast: again in {wait:.0f} s", round(wait + 0.05, 1))
 

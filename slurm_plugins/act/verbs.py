@@ -280,7 +280,9 @@ def _released(seen: Seen) -> bool:
 
 def _ended(seen: Seen) -> bool:
     job = seen.job
-    return job.state is not JobState.RUNNING or JobFlag.COMPLETING in job.flags or job.restarts != seen.restarts
+    return (
+        job.state is not JobState.RUNNING or JobFlag.COMPLETING in job.flags or job.restarts != seen.restarts
+    )
 
 
 def _never(_: Seen) -> bool:

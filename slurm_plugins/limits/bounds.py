@@ -96,7 +96,9 @@ def bounds_of(told: Associations, job: Holder) -> tuple[Bound, ...]:
             factor = min(factor, qos.factor)
         found += own
     found += (
-        bound for bound in _of_association(told, job, account, factor) if (bound.name, bound.tres) not in for_all
+        bound
+        for bound in _of_association(told, job, account, factor)
+        if (bound.name, bound.tres) not in for_all
     )
     return tuple(dict.fromkeys(found))
 

@@ -156,7 +156,9 @@ class Polling:
     def _take(self, report: Report, began: float) -> None:
         self._troubles.say("looking at Slurm failed, what was known stays", report.error)
         self._troubles.say("the network is taken as flat", report.trouble)
-        self._troubles.say("the limits of accounting cannot be read, what was known stays", report.limits_error)
+        self._troubles.say(
+            "the limits of accounting cannot be read, what was known stays", report.limits_error
+        )
         self._troubles.say(
             "looking at jobs failed", report.jobs_error if report.jobs_error != report.error else ""
         )

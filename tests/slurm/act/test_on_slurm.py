@@ -172,39 +172,53 @@ def more(acting: Acting, job: str, mebibytes: int) -> dict[str, Any]:
 
 
 @pytest.mark.all_releases
-def test_nobody_is_lifted_over_the_limit_of_a_qos(tight: Acting) -> None:
-    one, two = (tight.failed("--qos=tight", "--mem=500M") for _ in range(2))
-    running = tight.submit("--qos=tight", "--mem=2000M")
-    tight.wait(lambda: tight.shown(running)["JobState"] == "RUNNING")
-    for job in (one, two):
-        assert tight.ask("requeue", job, restarts=0)["result"] == "done"
-    answer = more(tight, one, 4001)
-    assert answer["result"] == "refused" and "MaxTRESPerJob of QOS tight is 4000" in answer["said"], answer
-    assert more(tight, one, 3000)["result"] == "done"
-    # 2000 are in use and 3000 given: of 6000 there are 1000 left
-    answer = more(tight, two, 1001)
-    assert answer["result"] == "refused" and "MaxTRESPerUser of QOS tight is 6000" in answer["said"], answer
-    assert answer["again"] == 60
-    assert more(tight, two, 1000)["result"] == "done"
-    for job in (one, two):
-        assert tight.ask("update", job, fields={"StartTime": "now"})["result"] == "done"
-    # and Slurm did as gsub-act feared: it looked at no limit, and they are within it all the same
-    tight.wait(lambda: all(int(tight.shown(job)["Restarts"]) == 1 for job in (one, two)))
-    assert tight.shown(one)["MinMemoryNode"] == "3000M" and tight.shown(two)["MinMemoryNode"] == "1000M"
-    tight.wait(lambda: all(tight.shown(job)["JobState"] == "FAILED" for job in (one, two)))
+@pytest.mark.case("A1")
+def test_memory_is_not_set_where_accounting_limits_it(tight: Acting) -> None:
+    """Slurm would hold the job to no limit any more, whatever its user then changes."""
+    job = tight.failed("--qos=tight", "--mem=500M")
+    assert tight.ask("requeue", job)["result"] == "done"
+    answer = more(tight, job, 3000)
+    assert answer["result"] == "refused" and "the limit MaxTRESPerJob of QOS tight is" in answer["said"], (
+        answer
+    )
+    of_account = tight.failed("--mem=500M")
+    assert tight.ask("requeue", of_account)["result"] == "done"
+    answer = more(tight, of_account, 1000)
+    assert answer["result"] == "refused" and "GrpTRES of account lab" in answer["said"], answer
+    # as before the fix: the user's own changes stay within the limit, since the job is still held to it
+    for job_field in ("MinMemoryNode=5000", "NumNodes=4", "NumCPUs=32-32", "NumTasks=32"):
+        tight.cluster.run(["scontrol", "update", f"JobId={job}", job_field], user=tight.user)
+    assert "gsub:guarded" not in tight.shown(job).get("AdminComment", "")
+
+
+GUARDED = (
+    "NumNodes=2", "NumTasks=4", "NumCPUs=4-4", "MinCPUsNode=2", "MinMemoryNode=5000", "MinMemoryCPU=5000",
+    "QOS=tight", "Account=lab", "Partition=debug", "ReqNodeList=n1", "CpusPerTask=2",
+)  # fmt: skip
 
 
 @pytest.mark.all_releases
-def test_nobody_is_lifted_over_the_limit_of_an_account(tight: Acting) -> None:
-    job = tight.failed("--mem=500M", "--nodes=2")
-    running = tight.submit("--mem=1000M")
-    tight.wait(lambda: tight.shown(running)["JobState"] == "RUNNING")
-    assert tight.ask("requeue", job)["result"] == "done"
-    for mebibytes, again in ((4501, None), (4001, 60)):
-        answer = more(tight, job, mebibytes)
-        assert answer["result"] == "refused" and answer["again"] == again, answer
-        assert "GrpTRES of account lab is 9000" in answer["said"]
-    assert more(tight, job, 4000)["result"] == "done"
+@pytest.mark.case("A1")
+def test_a_job_whose_memory_was_set_is_guarded_until_it_starts(acting: Acting) -> None:
+    job = acting.failed("--nodes=1", "--mem=1000M", "--exclude=n2")
+    assert acting.ask("requeue", job)["result"] == "done"
+    assert acting.ask("update", job, fields={"ExcNodeList": "n[1-2]"})["result"] == "done"
+    assert more(acting, job, 3000)["result"] == "done"
+    assert "gsub:guarded" in acting.shown(job)["AdminComment"]
+    before = {
+        name: acting.shown(job)[name] for name in ("NumNodes", "NumTasks", "NumCPUs", "QOS", "Partition")
+    }
+    for change in GUARDED:
+        done = acting.cluster.run(["scontrol", "update", f"JobId={job}", change], user=acting.user)
+        assert done.returncode != 0, change
+    shown = acting.shown(job)
+    assert shown["MinMemoryNode"] == "3000M"
+    assert {name: shown[name] for name in before} == before
+    # what gives it no more is its user's, and all is an operator's
+    done = acting.cluster.run(["scontrol", "update", f"JobId={job}", "Comment=mine"], user=acting.user)
+    assert done.returncode == 0, done.stderr
+    done = acting.cluster.run(["scontrol", "update", f"JobId={job}", "NumNodes=2"])
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.all_releases
@@ -253,7 +267,10 @@ def test_a_task_is_looked_at_by_its_own_number(acting: Acting) -> None:
     # by a number that is another's the task is found all the same, and the other is left alone
     other = 3 - own
     assert acting.ask("requeue", f"{array}_{other}", restarts=0, number=number)["result"] == "done"
-    assert (acting.shown(f"{array}_{other}")["Restarts"], acting.shown(f"{array}_{own}")["Restarts"]) == ("1", "1")
+    assert (acting.shown(f"{array}_{other}")["Restarts"], acting.shown(f"{array}_{own}")["Restarts"]) == (
+        "1",
+        "1",
+    )
 
 
 def questions(acting: Acting) -> int:

@@ -57,7 +57,9 @@ def partition(**limits: int) -> Room:
 
 
 def charging(weights: str, flags: str = "") -> Room:
-    return replace(ROOM, partitions=(replace(GPU, billing_weights=weights),), bills=True, priority_flags=flags)
+    return replace(
+        ROOM, partitions=(replace(GPU, billing_weights=weights),), bills=True, priority_flags=flags
+    )
 
 
 WIDE = user1(num_nodes=4, num_cpus=4)
@@ -90,7 +92,11 @@ ROWS = [
     ("job", "each", "room", "words"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
 )
 def test_each_limit_is_obeyed_and_named(job: Job, each: int, room: Room, words: str) -> None:
-    assert not words or words.split()[0] not in {*LIMITS, *PARTITION_LIMITS} or f"the limit {words}" in said(job, each, room)
+    assert (
+        not words
+        or words.split(maxsplit=1)[0] not in {*LIMITS, *PARTITION_LIMITS}
+        or f"the limit {words}" in said(job, each, room)
+    )
     found = said(job, each, room)
     assert words in found and bool(found) == bool(words), found
 
@@ -129,13 +135,15 @@ def test_what_is_not_known_is_named(job: Job, room: Room, words: str) -> None:
 def test_a_job_that_grew_while_it_waited_is_seen(job: Job, room: Room, words: str) -> None:
     found = beyond(job, Need(3000, False, job.num_nodes, job.num_cpus), room)
     assert bool(found) == bool(words)
-    assert words.split(" is ")[0] in found
+    assert words.split(" is ", maxsplit=1)[0] in found
 
 
 @given(
     each=st.integers(1, 10**6), per_cpu=st.booleans(), nodes=st.integers(1, 100), more=st.integers(0, 1000)
 )
-def test_a_job_has_as_much_as_its_nodes_and_cpus_have(each: int, per_cpu: bool, nodes: int, more: int) -> None:
+def test_a_job_has_as_much_as_its_nodes_and_cpus_have(
+    each: int, per_cpu: bool, nodes: int, more: int
+) -> None:
     need = Need(each, per_cpu, nodes, nodes + more)
     assert need.of("node") <= need.of("job") <= need.of("node") * nodes
     assert need.of("cpu") * (nodes + more) >= need.of("job") >= need.of("cpu")

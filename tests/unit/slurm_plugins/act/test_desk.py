@@ -400,7 +400,9 @@ def test_a_job_that_has_grown_beyond_a_limit_is_held_until_it_is_within(limited)
 
 def test_nobody_can_ask_for_its_own_verb(limited):
     answer = limited.ask("stop", "9")
-    assert answer["result"] == "refused" and "no verb of ours" in answer["said"] and "stop" not in answer["said"]
+    assert (
+        answer["result"] == "refused" and "no verb of ours" in answer["said"] and "stop" not in answer["said"]
+    )
 
 
 def test_other_updates_and_verbs_ask_for_no_limits(limited):

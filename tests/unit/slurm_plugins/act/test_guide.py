@@ -30,5 +30,3 @@ def test_the_limits_and_rates_are_the_programs():
     assert f"more than {at_once} at once and {a_second:g} a second after that" in text
     assert f"more than {CANCELS[0]} at once and {CANCELS[1] * 3600:g} an hour after that" in text
     assert f"(releases: {releases} and {releases_a_second:g} a second, apart)" in text
-
-

@@ -38,7 +38,12 @@ def told(user: Limits | None = None, *, account: Limits | None = None, **qos: Li
 
 
 def site(
-    limits: Associations | None = None, *, weights: str = "", billed: str = "sum", qos: str = "", per_cpu: int = 8000
+    limits: Associations | None = None,
+    *,
+    weights: str = "",
+    billed: str = "sum",
+    qos: str = "",
+    per_cpu: int = 8000,
 ) -> Context:
     """The cluster of the tests: a GPU's share of a node is 8 CPUs and 62.5G; 8000M for a CPU unasked."""
     before = two_leaves()
@@ -110,7 +115,9 @@ def test_cpus_are_clipped_too() -> None:
     assert decided(open_cpus, site(told())).edits["cpus_per_tres"] == "gres:gpu:8"
     decision = decided(open_cpus, site(told(Limits(per_job={"cpu": 5}))))
     assert decision.edits["cpus_per_tres"] == "gres:gpu:5", texts(decision)
-    assert "cpus_per_tres" not in decided(open_cpus, site(told(Limits(shared={"GrpTRES": {"cpu": 99}})))).edits
+    assert (
+        "cpus_per_tres" not in decided(open_cpus, site(told(Limits(shared={"GrpTRES": {"cpu": 99}})))).edits
+    )
 
 
 @pytest.mark.case("F1")
@@ -165,11 +172,15 @@ def test_whole_nodes_only_where_they_cost_no_more(context: Context, exclusive: b
 def test_gpus_that_are_asked_for_twice_count_once() -> None:
     """``-N2 --gres=gpu:4 --gpus-per-node=4``: 8 GPUs, half of each node, which is not taken whole."""
     both = "gres:gpu:4,gres:gpu:4"
-    job = asked(tres_per_job=None, tres_per_node=both, min_nodes=2, max_nodes=2, num_tasks=None, cpus_per_task=None)
+    job = asked(
+        tres_per_job=None, tres_per_node=both, min_nodes=2, max_nodes=2, num_tasks=None, cpus_per_task=None
+    )
     decision = decided(job, site())
     assert (decision.facts["gpus"], decision.reject) == (8, None)
     assert "shared" not in decision.edits
-    one_node = asked(tres_per_job=None, tres_per_node="gres:gpu:8,gres:gpu:8", num_tasks=None, cpus_per_task=None)
+    one_node = asked(
+        tres_per_job=None, tres_per_node="gres:gpu:8,gres:gpu:8", num_tasks=None, cpus_per_task=None
+    )
     assert decided(one_node, site()).reject is None
 
 

@@ -12,6 +12,7 @@ from slurm_plugins.act.slurm import Commands, Whom
 from slurm_plugins.client.errors import SlurmUnreachable
 from slurm_plugins.client.runner import Runner
 from slurm_plugins.limits.lookup import Lookup, read_associations
+from slurm_plugins.limits.records import QOS_COLUMNS
 from tests.paths import DATA
 from tests.unit.slurm_plugins.act.fakes import pending
 
@@ -29,7 +30,7 @@ NodeName=n1 CPUTot=8 RealMemory=64000 MemSpecLimit=2000 State=IDLE Partitions=gp
 NodeName=n2 CPUTot=8 RealMemory=32000 State=IDLE Partitions=gpu
 NodeName=n3 CPUTot=8 RealMemory=512000 State=IDLE Partitions=debug
 """
-LIMITS = "part|mem=30000M|cpu=3\nroomy||mem=2G\n"
+LIMITS = "part|mem=30000M||||\nroomy||mem=2G|||1.000000\n"
 JOB = pending(7, uid=1001, qos="tight")
 
 
@@ -80,30 +81,38 @@ def test_what_holds_for_a_job_is_asked_in_fixed_commands(site):
     room = site.lookup.room(site.env, JOB)
     assert [p.name for p in room.partitions] == ["gpu"]
     assert (room.biggest, room.per_node, room.per_cpu, room.enforced) == (62000, None, None, True)
-    assert room.associations.qos["tight"].users == {1001: Shared(6000, 1000)}
-    # slurmctld told nothing of the partition's QOS for this user, who has no job in it yet: slurmdbd did
-    assert room.associations.qos["part"].users == {1001: Shared(30000, 0)}
-    assert room.associations.qos["part"].accounts == {"lab": Shared(None, 0)}
+    # slurmctld tells of users who have a job in a QOS, slurmdbd of all
+    assert room.associations.qos["part"].limits.shared == {"MaxTRESPerUser": {"mem": 30000}}
+    assert room.associations.qos["part"].whole and not room.associations.qos["tight"].whole
     assert site.asked == [
         "scontrol show config",
         "scontrol --oneliner --all show partition",
         "scontrol --oneliner --all show node",
         "scontrol --oneliner show assoc_mgr flags=assoc,qos users=user1 qos=part,tight",
-        "sacctmgr --noheader --parsable2 show qos where name=part format=Name,MaxTRESPU,MaxTRESPA",
+        f"sacctmgr --noheader --parsable2 show qos format={','.join(QOS_COLUMNS)}",
     ]
+
+
+def test_for_decisions_all_is_read(site):
+    (site.folder / "bin/sacctmgr").write_text(
+        f"#!/bin/sh\ncase $4 in qos) cat {site.folder}/sacctmgr;; *) echo 'lab|user1||part|normal,part';; esac\n"
+    )
+    told = read_associations(Runner(site.env, timeout=60), "lab1")
+    assert told.of_user(1001, "lab", "gpu").default_qos == "part"
+    assert told.qos["roomy"].limits.shared == {"MaxTRESPerAccount": {"mem": 2048}}
 
 
 def test_only_what_changes_is_asked_again(site):
     debug = replace(JOB, partition="debug")
     site.lookup.room(site.env, debug)
-    assert len(site.asked) == 4
+    assert len(site.asked) == 5
     site.lookup.room(site.env, debug)
-    assert len(site.asked) == 5 and "assoc_mgr" in site.asked[-1]
+    assert len(site.asked) == 6 and "assoc_mgr" in site.asked[-1]
     site.now += 61
     site.lookup.room(site.env, debug)
-    assert len(site.asked) == 9
+    assert len(site.asked) == 11
     site.lookup.room(site.env | {"SLURM_CONF": "/elsewhere"}, debug)
-    assert len(site.asked) == 13
+    assert len(site.asked) == 16
 
 
 @pytest.mark.parametrize("enforce", ["none", "associations", "associations,nosteps"])
@@ -123,7 +132,7 @@ def test_what_was_not_understood_is_told_as_that(site):
 def test_a_qos_that_slurmdbd_does_not_know_stays_unknown(site):
     site.say("sacctmgr", "")
     room = site.lookup.room(site.env, JOB)
-    assert 1001 not in room.associations.qos["part"].users
+    assert not room.associations.qos["part"].whole
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,18 @@ import pytest
 from slurm_plugins.client.errors import SlurmFormatError
 from slurm_plugins.limits.billing import parse_weights
 from slurm_plugins.limits.bounds import Bound, Holder, NotKnownError, bounds_of
-from slurm_plugins.limits.records import Associations, Qos, parse_associations, with_default_qos, with_static_limits
+from slurm_plugins.limits.records import (
+    Associations,
+    Qos,
+    parse_associations,
+    with_default_qos,
+    with_static_limits,
+)
 from tests.paths import DATA
 
 RECORDED = {
-    file.stem.removeprefix("assoc_mgr-"): file.read_text() for file in sorted((DATA / "act").glob("assoc_mgr-*"))
+    file.stem.removeprefix("assoc_mgr-"): file.read_text()
+    for file in sorted((DATA / "act").glob("assoc_mgr-*"))
 }
 
 
@@ -91,7 +98,9 @@ def test_what_is_not_understood_is_said(line: str) -> None:
      ("mem=2T", {"mem": 2 << 20}), ("gres/gpu:a100=4", {"gres/gpu:a100": 4}), ("mem=2048K", {"mem": 2})],
 )  # fmt: skip
 def test_limits_that_slurmdbd_tells_of(text: str, most: dict[str, int] | None) -> None:
-    found = with_static_limits(Qos("q"), {"MaxTRESPU": text, "MaxTRESRunMinsPA": "cpu=7", "LimitFactor": "0.5"})
+    found = with_static_limits(
+        Qos("q"), {"MaxTRESPU": text, "MaxTRESRunMinsPA": "cpu=7", "LimitFactor": "0.5"}
+    )
     shared = {"MaxTRESRunMinsPerAccount": {"cpu": 7}} | ({"MaxTRESPerUser": most} if most else {})
     assert (found.limits.shared, found.whole, found.factor) == (shared, True, 0.5)
 
@@ -107,7 +116,9 @@ def test_a_factor_and_weights_that_are_none_are_said() -> None:
 def whole(**more: Qos) -> Associations:
     """With what slurmdbd tells of QOS: nothing more."""
     told = parse_associations(RECORDED["26.05.5"])
-    return replace(told, qos={**{name: with_static_limits(qos, {}) for name, qos in told.qos.items()}, **more})
+    return replace(
+        told, qos={**{name: with_static_limits(qos, {}) for name, qos in told.qos.items()}, **more}
+    )
 
 
 def test_a_jobs_limits_are_those_of_qos_user_and_accounts() -> None:
@@ -121,7 +132,9 @@ def test_a_jobs_limits_are_those_of_qos_user_and_accounts() -> None:
 
 
 def test_a_qos_takes_the_place_of_the_same_limit() -> None:
-    found = {(b.name, b.whose): b.most for b in bounds_of(whole(), Holder(1001, "lab", ("tight",), (("gpu", ""),)))}
+    found = {
+        (b.name, b.whose): b.most for b in bounds_of(whole(), Holder(1001, "lab", ("tight",), (("gpu", ""),)))
+    }
     assert found == {
         ("MaxTRESPerJob", "QOS tight"): 4000,
         ("MaxTRESPerNode", "QOS tight"): 5000,
@@ -142,7 +155,11 @@ def test_a_limit_of_an_account_above_holds_and_a_factor_counts() -> None:
 
 
 def test_the_default_qos_is_that_of_the_association() -> None:
-    rows = [("Lab", "user1", "", "tight", "normal,tight"), ("subsub", "user1", "gpu", "", "roomy"), ("x", "y", "", "", "")]
+    rows = [
+        ("Lab", "user1", "", "tight", "normal,tight"),
+        ("subsub", "user1", "gpu", "", "roomy"),
+        ("x", "y", "", "", ""),
+    ]
     told = with_default_qos(whole(), rows)
     assert bounds_of(told, Holder(1001, "lab", ("",), (("gpu", ""),)))[0].whose == "QOS tight"
     assert bounds_of(told, Holder(1001, "subsub", ("",), (("gpu", ""),)))[0].whose == "QOS roomy"

@@ -160,6 +160,17 @@ function orders.submit(order)
   }
 end
 
+-- A change of a job: `job` are the fields that it sets, `record` is slurmctld's own of the job.
+function orders.modify(order)
+  local modify = order.scripted and slurm_job_modify or gsub.modify
+  local record = order.record
+  if order.broken then
+    record = setmetatable({}, { __index = function() error("no record") end })
+  end
+  local fine, rc = pcall(modify, job_proxy(order.kinds, order.job), record, {}, order.uid)
+  return { raised = not fine and tostring(rc) or nil, rc = fine and rc or nil, said = said, log = logged }
+end
+
 -- Run cli_filter.lua as sbatch does: options as texts, nil where a release has none.
 function orders.filter(order)
   os.getenv = function(name)

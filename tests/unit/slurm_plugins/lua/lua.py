@@ -223,6 +223,21 @@ class Shim:
         line: str = reply["line"]
         return line.encode("latin-1")
 
+    def modify(
+        self,
+        change: Mapping[str, Any],
+        record: Mapping[str, Any],
+        *,
+        uid: int = 1000,
+        scripted: bool = False,
+        broken: bool = False,
+    ) -> dict[str, Any]:
+        """What comes of a change of a job: rc, said, log."""
+        kinds = {**KINDS, **MEMORY}
+        return self.order(
+            "modify", kinds=kinds, job=change, record=record, uid=uid, scripted=scripted, broken=broken
+        )
+
     def feed(
         self, lines: Sequence[bytes], job: Mapping[str, Any], *, env: Mapping[str, str] | None
     ) -> list[dict[str, Any]]:

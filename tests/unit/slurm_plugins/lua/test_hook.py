@@ -35,10 +35,12 @@ def blocks(language: str = "lua") -> list[str]:
     return [textwrap.dedent(block) for block in found]
 
 
-def test_the_document_shows_the_same_three_lines() -> None:
-    hook = [line for line in (SOURCE / "job_submit.lua").read_text().splitlines() if re.search(r"-- [123]$", line)]
-    assert len(hook) == 3
-    assert [line for line in blocks()[0].splitlines() if re.search(r"-- [123]$", line)] == hook
+def test_the_document_shows_the_same_four_lines() -> None:
+    hook = [
+        line for line in (SOURCE / "job_submit.lua").read_text().splitlines() if re.search(r"-- [1-4]$", line)
+    ]
+    assert len(hook) == 4
+    assert [line for line in blocks()[0].splitlines() if re.search(r"-- [1-4]$", line)] == hook
 
 
 def test_the_documents_settings_are_settings(shim: Shim) -> None:

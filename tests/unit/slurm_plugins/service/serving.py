@@ -14,6 +14,7 @@ from typing import Any
 
 from site_configs.site import Site
 from slurm_plugins.decide.context import SlurmFacts
+from slurm_plugins.limits.records import Associations
 from slurm_plugins.service.daemon import Daemon, Options
 from slurm_plugins.service.look import Slurm, look
 from slurm_plugins.service.site_watch import SiteFile
@@ -22,6 +23,13 @@ from slurm_plugins.service.wire import Question, Report, decode_report, encode_r
 from tests.unit.slurm_plugins.client.fake import FakeClient
 
 PATIENCE = 60.0
+
+
+def no_limits(_: str) -> Associations:
+    """A slurmdbd without associations."""
+    return Associations()
+
+
 """Seconds to wait for what must come: a loaded machine is no failure."""
 
 SITE = 'cluster = "test"\n[policy]\nmode = "{mode}"\n'

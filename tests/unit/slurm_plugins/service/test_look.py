@@ -20,6 +20,7 @@ from slurm_plugins.client.tables import Unread
 from slurm_plugins.client.values import Hosts, Job, JobState, Node, NodeState, Partition, Tres
 from slurm_plugins.decide.context import Context, SlurmFacts
 from slurm_plugins.decide.inventory import EMPTY, Inventory, Pool
+from slurm_plugins.limits.records import Association, Associations, Limits, Qos
 from slurm_plugins.service.counts import Counts
 from slurm_plugins.service.desk import Desk
 from slurm_plugins.service.look import Slurm, look, slurm_environment
@@ -31,7 +32,7 @@ from slurm_plugins.service.slurm_config import SlurmConfig, parse_config, slurm_
 from slurm_plugins.service.wire import Question, Report, decode_report, encode_report
 from tests.unit.slurm_plugins.client.fake import FakeClient
 from tests.unit.slurm_plugins.client.slurm_rows import Answers, job, node
-from tests.unit.slurm_plugins.service.serving import PATIENCE, FakeLookout
+from tests.unit.slurm_plugins.service.serving import PATIENCE, FakeLookout, no_limits
 from tests.waiting import wait_until
 
 QUESTION = Question(site="", site_path="")
@@ -39,6 +40,7 @@ QUESTION = Question(site="", site_path="")
 # Lines of `scontrol show config`, as the three releases print them.
 CONFIG = """\
 Configuration data as of 2026-11-22T04:22:14
+AccountingStorageEnforce = {enforce}
 ClusterName             = Lab
 DefMemPer{memory}
 SchedulerParameters     = {parameters}
@@ -54,6 +56,7 @@ TopologyPlugin          = {topology}
 Slurmctld(primary) at ctl is UP
 """
 USUAL = {
+    "enforce": "associations",
     "version": "22.05.8",
     "parameters": "(null)",
     "topology": "topology/none",
@@ -75,6 +78,7 @@ FACTS = SlurmFacts((22, 5), 300, "flat", memory_tracked=True)
         ({"topology": "topology/flat"}, {}),
         ({"topology": "topology/tree"}, {"topology_plugin": "tree"}),
         ({"topology": "topology/block"}, {"topology_plugin": "block"}),
+        ({"enforce": "associations,limits,qos"}, {"limits_enforced": True}),
         ({"select": "CR_CORE"}, {"memory_tracked": False}),
         ({"memory": "CPU            = 2000"}, {"default_memory_per_cpu": 2000}),
         ({"memory": "Node           = 64000"}, {"default_memory_per_node": 64000}),
@@ -182,7 +186,9 @@ def test_a_topology_that_cannot_be_used_leaves_a_flat_network_and_a_word(tmp_pat
         'cluster = "c"\n[topology]\nfile = "t.yaml"\n[partitions.gpu]\ntopology = "other"\n',
     ):
         (tmp_path / "t.yaml").write_text("- topology: default\n  cluster_default: true\n  flat: true\n")
-        seen = look(Slurm(Campus(), config, no_limits), parse_site(text, str(tmp_path / "site.toml")), QUESTION)
+        seen = look(
+            Slurm(Campus(), config, no_limits), parse_site(text, str(tmp_path / "site.toml")), QUESTION
+        )
         assert seen.trouble and seen.inventory and seen.inventory.pools["gpu"].topology.kind == "flat", text
 
 
@@ -417,5 +423,49 @@ def test_a_partition_that_has_not_changed_keeps_what_was_worked_out_for_it_but_n
 def test_of_jobs_only_what_can_belong_to_a_decision_is_kept() -> None:
     client = FakeClient()
     client._jobs[1] = Job(id=1, name="x", user="u", state=JobState.RUNNING)  # no submit time
-    seen = look(Slurm(client, config, no_limits), Site(cluster="c"), Question(site="", site_path="", jobs_since=0))
+    seen = look(
+        Slurm(client, config, no_limits), Site(cluster="c"), Question(site="", site_path="", jobs_since=0)
+    )
     assert seen.jobs == ()
+
+
+TOLD = Associations.of(
+    [
+        Association("root", None, "", ""),
+        Association("lab", None, "", "root", limits=Limits(per_job={"mem": 40960})),
+        *(
+            Association("lab", uid, "", "", f"user{uid}", limits=Limits({"mem": 9}), is_default=True)
+            for uid in range(500)
+        ),
+    ],
+    [Qos("normal", Limits(shared={"GrpTRES": {"cpu": 4}}), whole=True)],
+)
+
+
+def test_limits_of_accounting_are_looked_at_when_they_are_asked_for():
+    limited = SlurmConfig(
+        dataclasses.replace(FACTS, limits_enforced=True), cluster="lab", max_memory_per_node=1000
+    )
+    asked: list[str] = []
+
+    def associations(cluster: str) -> Associations:
+        asked.append(cluster)
+        return TOLD
+
+    slurm = Slurm(FakeClient(), lambda: limited, associations)
+    seen = look(slurm, Site(cluster="c"), QUESTION)
+    assert (seen.associations, asked) == (None, [])
+    pools = seen.inventory.pools.values()
+    assert {pool.max_memory_per_node for pool in pools} == {1000}, "slurm.conf's, where a partition has none"
+    seen = look(slurm, Site(cluster="c"), msgspec.structs.replace(QUESTION, limits=True))
+    assert asked == ["lab"] and decode_report(encode_report(seen)).associations == TOLD
+
+    def silent(cluster: str) -> Associations:
+        raise SlurmFormatError("columns were expected", "")
+
+    seen = look(
+        Slurm(FakeClient(), lambda: limited, silent),
+        Site(cluster="c"),
+        msgspec.structs.replace(QUESTION, limits=True),
+    )
+    assert seen.inventory and seen.associations is None and "columns" in seen.limits_error
