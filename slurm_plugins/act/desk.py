@@ -263,7 +263,7 @@ class Desk:
                     return
 
     def _guard(self, now: float) -> None:
-        """Hold the waiting jobs whose memory we set and that have grown beyond a limit since, for Slurm would start them.
+        """Hold waiting jobs whose memory we set and that have grown beyond a limit since: Slurm would start them.
 
         The shim refuses such changes; this is for sites without it, and for what an operator changes.
         """

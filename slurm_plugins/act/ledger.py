@@ -21,8 +21,8 @@ REMEMBERED: Final = 3600.0
 
 Event = Literal["asked", "done", "failed", "unknown", "refused", "more", "forgot"]
 """`asked` is on disk before Slurm is asked; `done`, `failed` or `unknown` follows. `refused`: nothing was asked;
-`more`: so many refusals were not written one by one. `forgot`: a held job is not held any more, not by our release; with `verb` update, a job whose memory was set waits no
-more."""
+`more`: so many refusals were not written one by one. `forgot`: a held job is not held any more, not by our release;
+with `verb` update, a job whose memory was set waits no more."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -116,12 +116,14 @@ def gpu_items(text: str | None) -> dict[str, int]:
     """
     if not text:
         return {}
-    if text.count("gpu") > 1:
-        items = (pair for item in names(text) for pair in _tres(item).items())
-    else:
-        items = iter(_tres(text).items())
-    last = {name: count for name, count in items if name == "gres/gpu" or name.startswith("gres/gpu:")}
-    return {name.partition(":")[2]: count for name, count in last.items() if count}
+    parts = names(text) if text.count("gpu") > 1 else (text,)
+    last = {
+        name.partition(":")[2]: count
+        for part in parts
+        for name, count in _tres(part).items()
+        if name == "gres/gpu" or name.startswith("gres/gpu:")
+    }
+    return {name: count for name, count in last.items() if count}
 
 
 def requested(request: Request) -> Shape | NotUnderstood:

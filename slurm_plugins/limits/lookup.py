@@ -1,7 +1,7 @@
 """Slurm's limits, asked of its commands in fixed formats.
 
-What accounting allows is slurmctld's own word (``scontrol show assoc_mgr``), and slurmdbd's where slurmctld does not say
-(``sacctmgr show qos`` and ``show associations``).
+What accounting allows is slurmctld's own word (``scontrol show assoc_mgr``), and slurmdbd's where slurmctld does not
+say (``sacctmgr show qos`` and ``show associations``).
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class Associations:
         return bool(chain) and not chain[-1].parent
 
 
-# --- scontrol show assoc_mgr --------------------------------------------------------------------------------------------
+# --- scontrol show assoc_mgr ----------------------------------------------------------------------------------------
 
 _UID: Final = re.compile(r"\((\d+)\)$")
 _OF_EACH: Final = re.compile(r"(\S+)=\{([^{}]*)\}")
@@ -222,7 +222,7 @@ def _plain(text: str) -> dict[str, int]:
     return found
 
 
-# --- sacctmgr -----------------------------------------------------------------------------------------------------------
+# --- sacctmgr -------------------------------------------------------------------------------------------------------
 
 QOS_COLUMNS: Final = ("Name", "MaxTRESPU", "MaxTRESPA", "MaxTRESRunMinsPU", "MaxTRESRunMinsPA", "LimitFactor")
 """What sacctmgr is asked for of each QOS."""

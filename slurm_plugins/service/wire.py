@@ -40,7 +40,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen. `error`, `limits_error` and `jobs_error` are sentences: what they stand for is not known, not empty.
+    """What was seen. `error`, `limits_error` and `jobs_error` are sentences: what they stand for is not known.
 
     `trouble` is something for the site's people that leaves the rest as it is (a topology that cannot be read).
     `gpus` is how many there are in each state (`look.gpus_by_state`). `unread` counts rows that could not be read and

@@ -201,7 +201,8 @@ GUARDED = (
 @pytest.mark.case("A1")
 def test_a_job_whose_memory_was_set_is_guarded_until_it_starts(acting: Acting) -> None:
     job = acting.failed("--nodes=1", "--mem=1000M", "--exclude=n2")
-    assert acting.ask("requeue", job)["result"] == "done"
+    answer = acting.ask("requeue", job)
+    assert answer["result"] == "done", answer
     assert acting.ask("update", job, fields={"ExcNodeList": "n[1-2]"})["result"] == "done"
     assert more(acting, job, 3000)["result"] == "done"
     assert "gsub:guarded" in acting.shown(job)["AdminComment"]

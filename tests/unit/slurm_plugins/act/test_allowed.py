@@ -1,4 +1,4 @@
-"""When a waiting job's memory may be set: where no limit of accounting holds for it, within its partition, at no charge."""
+"""When a waiting job's memory may be set: where no limit of accounting holds for it, and it costs no more."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ ROWS = [
     ("within it too", user1(qos="tight"), 1, ROOM, "hold the job to it no longer"),
     ("an account's, for a node", user1(), 1, accounting(Limits(per_node={"mem": 9})), "MaxTRESPerNode of account lab"),
     ("an account's, in all", user1(), 1, accounting(Limits(shared={"GrpTRES": {"mem": 9}})), "GrpTRES of account lab"),
-    ("over time", user1(), 1, accounting(normal=Limits(shared={"GrpTRESMins": {"mem": 9}})), "GrpTRESMins of QOS normal"),
+    ("minutes", user1(), 1, accounting(normal=Limits(shared={"GrpTRESMins": {"mem": 9}})), "GrpTRESMins of QOS normal"),
     ("the least", user1(), 1, accounting(normal=Limits(least={"mem": 9})), ""),
-    ("the partition's for a node", user1(), 3001, partition(max_memory_per_node=3000), "MaxMemPerNode of partition gpu"),
+    ("the partition's", user1(), 3001, partition(max_memory_per_node=3000), "MaxMemPerNode of partition gpu"),
     ("the partition's for a CPU", WIDE, 1001, partition(max_memory_per_cpu=1000), "MaxMemPerCPU of partition gpu"),
     ("just within this", WIDE, 1000, partition(max_memory_per_cpu=1000), ""),
     ("slurm.conf's for a node", user1(), 3001, replace(ROOM, per_node=3000), "MaxMemPerNode of slurm.conf is 3000"),

@@ -382,7 +382,7 @@ def test_a_job_that_has_grown_beyond_a_limit_is_held_until_it_is_within(limited)
     limited.clock.now += 31
     limited.desk.tend()
     assert limited.slurm.acts[1:] == [["scontrol", "hold", "9"]]
-    last = [line for line in limited.lines() if line.get("verb") == "stop"][0]
+    last = next(line for line in limited.lines() if line.get("verb") == "stop")
     assert "the limit MaxTRESPerJob of QOS tight" in last["why"] and "12000 MiB" in last["why"]
     limited.restart()
     limited.clock.now += 31

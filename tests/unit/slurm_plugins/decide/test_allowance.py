@@ -1,4 +1,4 @@
-"""No change makes a job exceed a limit, take from what it shares, or cost more: it is clipped or left out, and says so."""
+"""No change makes a job exceed a limit, take from what it shares, or cost more: it is clipped or left out."""
 
 from __future__ import annotations
 
@@ -83,11 +83,12 @@ def test_memory_is_clipped_to_the_users_limit() -> None:
     assert any(words in line for line in decision.say)
 
 
+SMALL = Limits(per_job={"mem": 1})
 LIMITED = [
     ("the user's, of a node", told(Limits(per_node={"mem": 40960})), 40960),
     ("the account's", told(account=Limits(per_job={"mem": 40960})), 40960),
     ("the QOS's", told(normal=Limits(per_job={"mem": 40960})), 40960),
-    ("a QOS takes the account's place", told(account=Limits(per_job={"mem": 1}), normal=Limits(per_job={"mem": 10**6})), 64000),
+    ("a QOS takes the account's place", told(account=SMALL, normal=Limits(per_job={"mem": 10**6})), 64000),
     ("wide enough", told(Limits(per_job={"mem": 64000})), 64000),
     ("no more than it has", told(Limits(per_job={"mem": 16000})), None),
     ("less than it has", told(Limits(per_job={"mem": 8000})), None),

@@ -457,7 +457,8 @@ def test_limits_of_accounting_are_looked_at_when_they_are_asked_for():
     assert (seen.associations, asked) == (None, [])
     pools = seen.inventory.pools.values()
     assert {pool.max_memory_per_node for pool in pools} == {1000}, "slurm.conf's, where a partition has none"
-    seen = look(slurm, Site(cluster="c"), msgspec.structs.replace(QUESTION, limits=True))
+    wanted = msgspec.structs.replace(QUESTION, limits=True)
+    seen = look(slurm, Site(cluster="c"), wanted)
     assert asked == ["lab"] and decode_report(encode_report(seen)).associations == TOLD
 
     def silent(cluster: str) -> Associations:
