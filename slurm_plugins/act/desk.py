@@ -133,7 +133,7 @@ class Desk:
         now = self._clock()
         checks.in_time(request, now)
         asked = _entry("asked", request, uid, now, restarts=job.restarts, fields=fields)
-        comment = marked(job.admin_comment) if request.verb == "update" and needs_mark(fields) else ""
+        comment = marked(job.comment) if request.verb == "update" and needs_mark(fields) else ""
         return self._do(asked, request, comment)
 
     def _repeat(self, request: Request, before: Standing) -> Answer:
@@ -158,7 +158,7 @@ class Desk:
     def _do(self, asked: Entry, request: Request | None = None, comment: str = "") -> Answer:
         """Write it down, do it, write down how it ended. Raises RefusedError when it cannot be written down.
 
-        `comment`: the AdminComment that an update gives the job, in the same command.
+        `comment`: the Comment that an update gives the job, in the same command.
         """
         try:
             self._pay()

@@ -1,7 +1,8 @@
 """The mark on a job of which gsub-act, an operator, has set what limits count.
 
-Slurm holds such a job to those limits no longer, for its life. So its AdminComment says so: the shim's
-slurm_job_modify then refuses its user's changes of how much it gets (tables.lua has the same word and the fields).
+Slurm holds such a job to those limits no longer, for its life. So its Comment says so: the shim's slurm_job_modify then
+refuses its user's changes of how much it gets, and of the mark (tables.lua has the same word and the fields). Not its
+AdminComment, which Slurm lets no operator write ("Access/permission denied", seen on 22.05.8).
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ def needs_mark(fields: Mapping[str, str]) -> bool:
 
 
 def is_marked(comment: str | None) -> bool:
-    """Whether an AdminComment has the mark."""
+    """Whether a Comment has the mark."""
     return MARK in (comment or "").split()
 
 
 def marked(comment: str | None) -> str:
-    """An AdminComment with the mark; what others put there stays.
+    """A Comment with the mark; what the user put there stays.
 
-    >>> marked(None), marked("JS1:H4sI"), marked("JS1:H4sI gsub:guarded")
-    ('gsub:guarded', 'JS1:H4sI gsub:guarded', 'JS1:H4sI gsub:guarded')
+    >>> marked(None), marked("project 7"), marked("project 7 gsub:guarded")
+    ('gsub:guarded', 'project 7 gsub:guarded', 'project 7 gsub:guarded')
     """
     return comment or "" if is_marked(comment) else f"{comment or ''} {MARK}".lstrip()

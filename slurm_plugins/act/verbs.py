@@ -354,14 +354,14 @@ VERBS: Final[Mapping[str, Verb]] = {
 
 
 def argv(verb: str, job: str, fields: Mapping[str, str], comment: str = "") -> list[str]:
-    """The command line of a verb; an update writes the AdminComment `comment`, where there is one.
+    """The command line of a verb; an update writes the Comment `comment`, where there is one.
 
     >>> argv("update", "7_1", {"StartTime": "now"})
     ['scontrol', 'update', 'JobId=7_1', 'StartTime=now']
     """
     command = VERBS[verb].command
     if verb == "update":
-        written = {**fields, "AdminComment": comment} if comment else fields
+        written = {**fields, "Comment": comment} if comment else fields
         return [*command, f"JobId={job}", *(f"{name}={value}" for name, value in written.items())]
     return [*command, job]
 

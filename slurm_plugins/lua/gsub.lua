@@ -174,18 +174,8 @@ end
 
 -- ------------------------------------------------------------------------------------------------- a later change
 
-local PENDING = 0
-
--- The first guarded field that a change sets.
-local function guarded_field(job)
-  for _, name in ipairs(tables.GUARDED) do
-    local value = job[name]
-    local width = tables.FIELDS[name]
-    if type(value) == "string" or type(width) == "number" and request.is_set(value, width) then
-      return name
-    end
-  end
-end
+-- ESLURM_ACCESS_DENIED: of a change 22.05 shows its user the number's words alone, "Access/permission denied".
+local PENDING, ACCESS_DENIED = 0, 2002
 
 local function is_marked(comment)
   for word in string.gmatch(type(comment) == "string" and comment or "", "%S+") do
@@ -196,16 +186,30 @@ local function is_marked(comment)
   return false
 end
 
+-- The first guarded field that a change sets; the comment is one where it would lose the mark.
+local function guarded_field(job)
+  if type(job.comment) == "string" and not is_marked(job.comment) then
+    return "comment"
+  end
+  for _, name in ipairs(tables.GUARDED) do
+    local value = job[name]
+    local width = tables.FIELDS[name]
+    if type(value) == "string" or type(width) == "number" and request.is_set(value, width) then
+      return name
+    end
+  end
+end
+
 local function refused(job, record, modify_uid)
   -- Operators and root know what they do; gsub-act is one of them.
-  if modify_uid == 0 or modify_uid ~= record.user_id or not is_marked(record.admin_comment) then
+  if modify_uid == 0 or modify_uid ~= record.user_id or not is_marked(record.comment) then
     return nil
   end
   local state = record.job_state
   return (state == nil or state % 256 == PENDING) and guarded_field(job) or nil
 end
 
--- Decide about one change of a job. What slurm_job_modify of job_submit.lua returns: slurm.ERROR where the job's user
+-- Decide about one change of a job. What slurm_job_modify of job_submit.lua returns: a number of Slurm's errors where the job's user
 -- changes how much a job gets whose memory gsub-act has set, since Slurm would hold that to no limit.
 function M.modify(job_desc, job_rec, _, modify_uid)
   local fine, result = pcall(refused, job_desc, job_rec, modify_uid)
@@ -214,7 +218,7 @@ function M.modify(job_desc, job_rec, _, modify_uid)
   elseif result then
     slurm.log_user("%s", "gsub: " .. result .. " of this job stays as it is, since gsub has set its memory and Slurm would "
       .. "hold the change to no limit; submit the job anew")
-    return slurm.ERROR
+    return ACCESS_DENIED
   end
   return slurm.SUCCESS
 end

@@ -54,7 +54,7 @@ M.EDITS = {
 }
 
 -- A job on which gsub-act, an operator, has set what limits count: Slurm holds it to those no longer. The word is in its
--- AdminComment, as MARK of slurm_plugins/act/mark.py, and these fields its user may not change while it waits.
+-- Comment, as MARK of slurm_plugins/act/mark.py, and these fields its user may not change while it waits.
 M.MARK = "gsub:guarded"
 M.GUARDED = {
   "account", "cpus_per_tres", "mem_per_tres", "partition", "qos", "req_nodes", "reservation",

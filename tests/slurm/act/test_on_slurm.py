@@ -188,12 +188,12 @@ def test_memory_is_not_set_where_accounting_limits_it(tight: Acting) -> None:
     # as before the fix: the user's own changes stay within the limit, since the job is still held to it
     for job_field in ("MinMemoryNode=5000", "NumNodes=4", "NumCPUs=32-32", "NumTasks=32"):
         tight.cluster.run(["scontrol", "update", f"JobId={job}", job_field], user=tight.user)
-    assert "gsub:guarded" not in tight.shown(job).get("AdminComment", "")
+    assert "gsub:guarded" not in tight.shown(job).get("Comment", "")
 
 
 GUARDED = (
     "NumNodes=2", "NumTasks=4", "NumCPUs=4-4", "MinCPUsNode=2", "MinMemoryNode=5000", "MinMemoryCPU=5000",
-    "QOS=tight", "Account=lab", "Partition=debug", "ReqNodeList=n1", "CpusPerTask=2",
+    "QOS=tight", "Account=lab", "Partition=debug", "ReqNodeList=n1", "CpusPerTask=2", "Comment=mine",
 )  # fmt: skip
 
 
@@ -204,21 +204,25 @@ def test_a_job_whose_memory_was_set_is_guarded_until_it_starts(acting: Acting) -
     answer = acting.ask("requeue", job)
     assert answer["result"] == "done", answer
     assert acting.ask("update", job, fields={"ExcNodeList": "n[1-2]"})["result"] == "done"
-    assert more(acting, job, 3000)["result"] == "done"
-    assert "gsub:guarded" in acting.shown(job)["AdminComment"]
+    answer = more(acting, job, 3000)
+    assert answer["result"] == "done", answer
+    assert acting.shown(job)["Comment"] == "gsub:guarded"
     before = {
         name: acting.shown(job)[name] for name in ("NumNodes", "NumTasks", "NumCPUs", "QOS", "Partition")
     }
     for change in GUARDED:
         done = acting.cluster.run(["scontrol", "update", f"JobId={job}", change], user=acting.user)
-        assert done.returncode != 0, change
+        assert done.returncode != 0 and "since gsub has set its memory" in done.stdout + done.stderr, (
+            change,
+            done,
+        )
     shown = acting.shown(job)
     assert shown["MinMemoryNode"] == "3000M"
     assert {name: shown[name] for name in before} == before
     # what gives it no more is its user's, and all is an operator's
-    done = acting.cluster.run(["scontrol", "update", f"JobId={job}", "Comment=mine"], user=acting.user)
+    done = acting.cluster.run(["scontrol", "update", f"JobId={job}", "JobName=mine"], user=acting.user)
     assert done.returncode == 0, done.stderr
-    done = acting.cluster.run(["scontrol", "update", f"JobId={job}", "NumNodes=2"])
+    done = acting.cluster.run(["scontrol", "update", f"JobId={job}", "MinMemoryNode=2000"])
     assert done.returncode == 0, done.stderr
 
 

@@ -115,8 +115,8 @@ def _done(job: Job, verb: str, fields: dict[str, str]) -> Job:
             job = replace(job, excluded_nodes=Hosts(value))
         elif name in ("MinMemoryNode", "MinMemoryCPU"):
             continue
-        elif name == "AdminComment":
-            job = replace(job, admin_comment=value)
+        elif name == "Comment":
+            job = replace(job, comment=value)
         else:
             assert name == "StartTime"
             job = replace(job, eligible=datetime.fromtimestamp(Clock.START, timezone.utc))

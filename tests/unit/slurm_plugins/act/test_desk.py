@@ -36,8 +36,18 @@ def world(tmp_path: Path) -> World:
         ("requeue", "8", {}, "scontrol requeue 8"),
         ("requeuehold", "8", {}, "scontrol requeuehold 8"),
         ("update", "9", {"ExcNodeList": "n[1-2]"}, "scontrol update JobId=9 ExcNodeList=n[1-2]"),
-        ("update", "9", {"MinMemoryNode": "4000"}, "scontrol update JobId=9 MinMemoryNode=4000"),
-        ("update", "9", {"MinMemoryCPU": "4000"}, "scontrol update JobId=9 MinMemoryCPU=4000"),
+        (
+            "update",
+            "9",
+            {"MinMemoryNode": "4000"},
+            "scontrol update JobId=9 MinMemoryNode=4000 Comment=gsub:guarded",
+        ),
+        (
+            "update",
+            "9",
+            {"MinMemoryCPU": "4000"},
+            "scontrol update JobId=9 MinMemoryCPU=4000 Comment=gsub:guarded",
+        ),
         ("update", "9", {"StartTime": "now"}, "scontrol update JobId=9 StartTime=now"),
         ("update", "9", {"StartTime": "now+60"}, "scontrol update JobId=9 StartTime=now+60"),
     ],
@@ -64,7 +74,7 @@ def test_a_requeue_whose_change_would_be_refused_is_refused(world):
 
 def test_the_table_has_these_verbs_and_fields_and_no_other():
     """A verb or a field more is a decision, and a line in docs/gsub-act.md."""
-    assert set(VERBS) == {"requeue", "requeuehold", "hold", "release", "update", "cancel"}
+    assert set(VERBS) == {"requeue", "requeuehold", "hold", "release", "update", "cancel", "stop"}
     assert set(FIELDS) == {"ExcNodeList", "MinMemoryNode", "MinMemoryCPU", "StartTime"}
 
 
@@ -345,7 +355,7 @@ def limited(tmp_path: Path) -> World:
     world = World(
         tmp_path,
         pending(7, restarts=1, uid=1001, qos="tight"),
-        pending(9, restarts=1, uid=1001, admin_comment="JS1:H4sI"),
+        pending(9, restarts=1, uid=1001, comment="project 7"),
     )
     world.slurm.space = replace(world.slurm.space, enforced=True, associations=TIGHT)
     return world
@@ -366,7 +376,7 @@ def test_memory_is_not_set_where_a_limit_holds(limited):
 def test_a_job_whose_memory_was_set_is_marked(limited):
     assert more(limited, "9", 3000)["result"] == "done"
     assert limited.slurm.acts == [
-        ["scontrol", "update", "JobId=9", "MinMemoryNode=3000", "AdminComment=JS1:H4sI gsub:guarded"]
+        ["scontrol", "update", "JobId=9", "MinMemoryNode=3000", "Comment=project 7 gsub:guarded"]
     ]
     assert limited.ask("update", "9", fields={"StartTime": "now"})["result"] == "done"
     assert limited.slurm.acts[-1] == ["scontrol", "update", "JobId=9", "StartTime=now"]

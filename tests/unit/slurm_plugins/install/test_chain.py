@@ -34,6 +34,7 @@ RULES = "function slurm_job_submit" + BODY
 ASKED = """\
 local M = {}
 function M.setup(settings) M.settings = settings return M end
+function M.modify() return slurm.SUCCESS end
 function M.submit(job_desc, part_list, submit_uid)
   assert(part_list.gpu and submit_uid == 1000)
   job_desc.asked = (job_desc.asked or 0) + 1

@@ -1,7 +1,8 @@
 """Limits read from what three releases of Slurm said of the same settings.
 
 The recordings in data/act are of a cluster on which account lab has GrpTRES mem=100000, sub (under lab) has GrpTRES
-mem=40000 and MaxTRESPerJob cpu=4,mem=30000, subsub is under sub; user1 has in lab MaxTRESPerJob 7000, MaxTRESPerNode 6500
+mem=40000 and MaxTRESPerJob cpu=4,mem=30000, subsub is under sub.
+user1 has in lab MaxTRESPerJob 7000, MaxTRESPerNode 6500
 and GrpTRES 9000. QOS tight has 4000 a job, 5000 a node, 20000 in all; roomy 50000 a job. All are MiB of memory.
 """
 
