@@ -224,13 +224,13 @@ def _certain(
                 left[other].discard(decision)
                 if len(left[other]) == 1:
                     single.append(other)
-    for decisions, jobs in _groups(left):
+    for decisions, alike in _groups(left):
         ordered = sorted(decisions, key=lambda one: (at[one], one))
-        if len(ordered) == len(jobs) and all(
-            job in fits[one] for one, job in zip(ordered, jobs, strict=True)
+        if len(ordered) == len(alike) and all(
+            job in fits[one] for one, job in zip(ordered, alike, strict=True)
         ):
-            found.update(zip(ordered, jobs, strict=True))
-            for job in jobs:
+            found.update(zip(ordered, alike, strict=True))
+            for job in alike:
                 del left[job]
     return found, left
 

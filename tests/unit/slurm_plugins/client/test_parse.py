@@ -487,8 +487,8 @@ def test_what_is_not_understood_is_said_to_be_so(text):
     for read in (parse.tres, parse.memory, parse.count, parse.duration, parse.exit_status, parse.time):
         with contextlib.suppress(SlurmFormatError):
             read(text)
-    for read in (parse.job_state, parse.array_task, parse.task_numbers, parse.requested):
-        read(text)
+    for lenient in (parse.job_state, parse.array_task, parse.task_numbers, parse.requested):
+        lenient(text)
     parse.job_state(f"CANCELLED by {text}")
     parse.expand_path(f"%{text}j", {"j": 1}, None)
 

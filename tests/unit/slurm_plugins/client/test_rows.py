@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
@@ -20,7 +20,7 @@ S1 = pytest.mark.case("S1")
 T2 = pytest.mark.case("T2")
 
 
-def jobs(*rows: dict[str, str], release: str = "24.11.5", unread: Unread | None = None) -> tuple[Job, ...]:
+def jobs(*rows: Mapping[str, str], release: str = "24.11.5", unread: Unread | None = None) -> tuple[Job, ...]:
     return CommandClient({}, run=Answers(release, jobs=rows), unread=unread).jobs()
 
 
@@ -158,7 +158,7 @@ def test_what_can_be_no_job_is_never_asked_for(number: int | str) -> None:
     client = CommandClient({}, run=slurm)
     assert [one.id for one in client.jobs(ids=[number, 5])] == [5]
     assert [one.id for one in client.accounting(ids=[5, number])] == [5]
-    assert client.jobs(ids=[number]) == client.accounting(ids=[number]) == ()
+    assert client.jobs(ids=[number]) == () and client.accounting(ids=[number]) == ()
     assert slurm.asked == [[5], [5]]
     for ask in (client.job, lambda one: client.cancel([one])):
         with pytest.raises(NoSuchJob):

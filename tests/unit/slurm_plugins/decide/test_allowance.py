@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -41,7 +41,7 @@ def site(
     limits: Associations | None = None,
     *,
     weights: str = "",
-    billed: str = "sum",
+    billed: Literal["sum", "max", "max_gres"] = "sum",
     qos: str = "",
     per_cpu: int = 8000,
 ) -> Context:

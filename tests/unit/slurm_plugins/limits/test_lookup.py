@@ -98,7 +98,8 @@ def test_for_decisions_all_is_read(site):
         f"#!/bin/sh\ncase $4 in qos) cat {site.folder}/sacctmgr;; *) echo 'lab|user1||part|normal,part';; esac\n"
     )
     told = read_associations(Runner(site.env, timeout=60), "lab1")
-    assert told.of_user(1001, "lab", "gpu").default_qos == "part"
+    user = told.of_user(1001, "lab", "gpu")
+    assert user is not None and user.default_qos == "part"
     assert told.qos["roomy"].limits.shared == {"MaxTRESPerAccount": {"mem": 2048}}
 
 

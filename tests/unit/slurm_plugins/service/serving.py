@@ -23,16 +23,14 @@ from slurm_plugins.service.wire import Question, Report, decode_report, encode_r
 from tests.unit.slurm_plugins.client.fake import FakeClient
 
 PATIENCE = 60.0
+"""Seconds to wait for what must come: a loaded machine is no failure."""
+
+SITE = 'cluster = "test"\n[policy]\nmode = "{mode}"\n'
 
 
 def no_limits(_: str) -> Associations:
     """A slurmdbd without associations."""
     return Associations()
-
-
-"""Seconds to wait for what must come: a loaded machine is no failure."""
-
-SITE = 'cluster = "test"\n[policy]\nmode = "{mode}"\n'
 
 
 class FakeLookout:

@@ -366,7 +366,7 @@ def test_one_bad_row_leaves_the_others_their_jobs_and_nodes() -> None:
             return FakeClient().partitions()
 
     question = Question(site="", site_path="", jobs_since=0)
-    slurm = Slurm(Client({}, run=answers, unread=unread), config, unread)
+    slurm = Slurm(Client({}, run=answers, unread=unread), config, no_limits, unread)
     seen = decode_report(encode_report(look(slurm, Site(cluster="c"), question)))
     assert seen.jobs is not None and [one.id for one in seen.jobs] == [8, 10, 65534]
     assert seen.inventory is not None and not seen.error and not seen.jobs_error
@@ -455,6 +455,7 @@ def test_limits_of_accounting_are_looked_at_when_they_are_asked_for():
     slurm = Slurm(FakeClient(), lambda: limited, associations)
     seen = look(slurm, Site(cluster="c"), QUESTION)
     assert (seen.associations, asked) == (None, [])
+    assert seen.inventory is not None
     pools = seen.inventory.pools.values()
     assert {pool.max_memory_per_node for pool in pools} == {1000}, "slurm.conf's, where a partition has none"
     wanted = msgspec.structs.replace(QUESTION, limits=True)
