@@ -42,11 +42,11 @@ def job(row: Row) -> Job:
     task = parse.array_task(get("array_task", ""))
     identity = parse.job_id(row["id"])
     array = task.number is not None or task.pending is not None
-    array_job_id = parse.count(get("array_job_id", "")) if array else None
-    het_offset = parse.count(get("het_offset", ""))
-    het_job_id = (parse.count(get("het_job_id", "")) or None) if het_offset is not None else None
-    num_nodes = parse.count(get("num_nodes", ""))
-    num_tasks = parse.count(get("num_tasks", ""))
+    array_job_id = _count(get("array_job_id", "")) if array else None
+    het_offset = _count(get("het_offset", ""))
+    het_job_id = (_count(get("het_job_id", "")) or None) if het_offset is not None else None
+    num_nodes = _count(get("num_nodes", ""))
+    num_tasks = _count(get("num_tasks", ""))
     read = {name: parse.requested(get(name, "")) for name in _REQUESTS}
     requests = {name: found for name, (found, _) in read.items()}
     total = parse.tres(get("tres", ""))
@@ -63,7 +63,7 @@ def job(row: Row) -> Job:
     batch = _flag(get("batch", ""))
     # srun and salloc write to the terminal that they were started in
     stdout = None if batch is False else output(get("stdout", ""))
-    switches = parse.count(get("switches", ""))
+    switches = _count(get("switches", ""))
     return Job(
         id=identity,
         name=row["name"],
@@ -72,12 +72,12 @@ def job(row: Row) -> Job:
         state_text=row["state"],
         flags=state.flags,
         reason=parse.word(get("reason", "")),
-        uid=parse.count(get("uid", "")),
+        uid=_count(get("uid", "")),
         group=parse.word(get("group", "")),
         account=parse.text(get("account", "")),
         qos=parse.text(get("qos", "")),
         partition=get("partition", ""),
-        priority=parse.count(get("priority", "")),
+        priority=_count(get("priority", "")),
         nice=parse.count(get("nice", "")) or 0,
         array_job_id=array_job_id,
         array_task_id=task.number,
@@ -86,7 +86,7 @@ def job(row: Row) -> Job:
         het_offset=het_offset if het_job_id else None,
         exit=parse.exit_status(get("exit", "")),
         derived_exit=parse.exit_status(get("derived_exit", "")),
-        restarts=parse.count(get("restarts", "")) or 0,
+        restarts=_count(get("restarts", ""), most=_RESTARTS) or 0,
         requeue=_flag(get("requeue", "")),
         batch=batch,
         submitted=parse.time(get("submitted", "")),
@@ -107,9 +107,9 @@ def job(row: Row) -> Job:
         switches_wait=parse.duration(get("switches_wait", "")) if switches else None,
         exclusive=_exclusive(row),
         num_nodes=num_nodes,
-        num_cpus=parse.count(get("num_cpus", "")),
+        num_cpus=_count(get("num_cpus", "")),
         num_tasks=num_tasks,
-        cpus_per_task=parse.count(get("cpus_per_task", ""), bits=16),
+        cpus_per_task=_count(get("cpus_per_task", ""), bits=16),
         tres=total,
         tres_per_job=requests["tres_per_job"],
         tres_per_node=requests["tres_per_node"],
@@ -193,6 +193,18 @@ def _path_fields(
         # Part of an array that still waits: it has no one path yet.
         known |= {"j": None, "J": None, "a": None}
     return known
+
+
+_RESTARTS = 1 << 20
+"""What a record of an attempt holds of them (`profiler.records.JobRef`)."""
+
+
+def _count(value: str, bits: int = 32, most: int = parse.MOST) -> int | None:
+    """Parse a number that is passed on to other processes and to the store: none is below 0, or wider than theirs."""
+    number = parse.count(value, bits)
+    if number is not None and not 0 <= number <= most:
+        raise SlurmFormatError(f"a number from 0 to {most} was expected", value)
+    return number
 
 
 def _said(row: Row, name: str) -> bool:
@@ -284,14 +296,14 @@ def accounting_record(row: Row) -> AccountingRecord:
         flags=state.flags,
         cancelled_by=state.cancelled_by,
         reason=parse.word(get("reason", "")),
-        restarts=parse.count(get("restarts", "")),
-        uid=parse.count(get("uid", "")),
+        restarts=_count(get("restarts", ""), most=_RESTARTS),
+        uid=_count(get("uid", "")),
         group=parse.word(get("group", "")),
         account=parse.text(get("account", "")),
         qos=parse.text(get("qos", "")),
         partition=get("partition", ""),
         cluster=parse.text(get("cluster", "")),
-        priority=parse.count(get("priority", "")),
+        priority=_count(get("priority", "")),
         array_job_id=array_job_id,
         array_task_id=task.number,
         array_tasks=task.pending,
@@ -303,13 +315,13 @@ def accounting_record(row: Row) -> AccountingRecord:
         eligible=parse.time(get("eligible", "")),
         start=started(parse.time(get("start", "")), state.state, nodes),
         end=parse.time(get("end", "")),
-        elapsed=parse.count(get("elapsed", "")),
+        elapsed=_count(get("elapsed", "")),
         suspended=parse.duration(get("suspended", "")),
         planned=parse.duration(get("planned", "")),
         time_limit=parse.time_limit(get("time_limit", "")),
         nodes=nodes,
-        num_nodes=parse.count(get("num_nodes", "")),
-        num_cpus=parse.count(get("num_cpus", "")),
+        num_nodes=_count(get("num_nodes", "")),
+        num_cpus=_count(get("num_cpus", "")),
         tres_requested=requested,
         tres=total,
         gpus=accounted_gpus(total, requested),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
+from functools import lru_cache
 from typing import NamedTuple
 
 from .errors import SlurmFormatError
@@ -63,9 +64,38 @@ def word(value: str) -> str | None:
     return None if value in _NOTHING else value
 
 
+_RANGES = r"\[[0-9]{1,18}(?:-[0-9]{1,18})?(?:,[0-9]{1,18}(?:-[0-9]{1,18})?)*\]"
+_HOST = rf"(?:[A-Za-z_.-]|[0-9]{{1,18}}(?![0-9])|{_RANGES})+"
+_HOSTS = re.compile(f"{_HOST}(?:,{_HOST})*")
+_ITEM = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
+_MOST_HOSTS = 1 << 20
+
+
+@lru_cache(4096)
 def hosts(value: str | None) -> Hosts:
-    """A node list; sacct's "None assigned" and squeue's "n/a" are no nodes."""
-    return Hosts(word(value or "") or "")
+    """Parse a node list; sacct's "None assigned" and squeue's "n/a" are no nodes.
+
+    Raises SlurmFormatError for what `Hosts` could not expand, or only to more nodes than a cluster has.
+    """
+    expression = word(value or "") or ""
+    if expression and (not _HOSTS.fullmatch(expression) or not 0 < _host_count(expression) <= _MOST_HOSTS):
+        raise SlurmFormatError("a list of nodes was expected", expression)
+    return Hosts(expression)
+
+
+def _host_count(expression: str) -> int:
+    """Count the nodes of a list without expanding it; 0 for a range that ends before it begins."""
+    total = 0
+    for item in _ITEM.findall(expression):
+        size = 1
+        for ranges in re.findall(r"\[([^\]]*)\]", item):
+            bounds = [part.partition("-") for part in ranges.split(",")]
+            sizes = [int(last or first) - int(first) + 1 for first, _, last in bounds]
+            if min(sizes) < 1:
+                return 0
+            size *= sum(sizes)
+        total += size
+    return total
 
 
 def names(value: str) -> tuple[str, ...]:

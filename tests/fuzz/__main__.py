@@ -1,4 +1,4 @@
-"""The long run: ``python -m tests.fuzz --side service|shim|collector|api --count 100000 --seed N``.
+"""The long run: ``python -m tests.fuzz --side service|shim|collector|api|rows|sbatch --count 100000 --seed N``.
 
 Each case is made of the seed and its number alone; what is found names both. The shim's cases are shared out among the
 Luas of this machine.
@@ -7,11 +7,14 @@ Luas of this machine.
 from __future__ import annotations
 
 import argparse
+import os
 import secrets
 import sys
 import time
 
-from tests.fuzz import api, collector, service, shim
+from site_configs.devcluster import Cluster, ClusterSpec
+from site_configs.devcluster.spec import RELEASES
+from tests.fuzz import api, collector, rows, sbatch, service, shim
 
 
 def main() -> int:
@@ -80,7 +83,33 @@ def _api(count: int, seed: int) -> None:
     print(f"api: {count} requests, {found.over_socket} of them over a socket, {took:.0f} s; {said}")
 
 
-_KEEPER = {"collector": _collector, "api": _api}
+def _rows(count: int, seed: int) -> None:
+    start = time.monotonic()
+    found = rows.run(count, seed)
+    took = time.monotonic() - start
+    print(
+        f"rows: {found.rows} read one by one, {found.unread} of them left out, no answer lost, {took:.0f} s;"
+        f" slowest answer {found.slowest:.2f} s"
+    )
+
+
+def _sbatch(count: int, seed: int) -> None:
+    for release in RELEASES:
+        name = f"fuzz{os.getpid()}-{release}"
+        try:
+            cluster = Cluster.up(ClusterSpec(name, slurm=release, agents=False))
+            user = cluster.users[0] if cluster.users else None
+            found = sbatch.run(cluster, user, cluster.home(user), count, seed)
+        finally:
+            Cluster.down(name)
+        print(
+            f"sbatch on {release}: {found.submitted} jobs of {len(found.tried)} options, {found.refused} refused,"
+            f" {found.facts} in the store, {found.records} rows of sacct, {found.seconds:.0f} s",
+            flush=True,
+        )
+
+
+_KEEPER = {"collector": _collector, "api": _api, "rows": _rows, "sbatch": _sbatch}
 
 
 if __name__ == "__main__":

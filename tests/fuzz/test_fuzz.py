@@ -11,13 +11,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_plugins.decide.edits import EDITS
-from tests.fuzz import answers, api, collector, questions, service, shim
+from tests.fuzz import answers, api, collector, questions, rows, service, shim
 from tests.properties import examples
 from tests.requirements import require
 
 SEED = 20_210_806
 STEADY = settings(
-    max_examples=examples(400), deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(400),
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
 )
 JSON = st.recursive(
     st.none()
@@ -76,6 +80,12 @@ def test_the_shim_takes_nothing_from_an_answer_that_the_table_forbids(luas: tupl
     for number, lua in enumerate(luas):
         found = shim.run(lua, 1000, SEED, first=10_000 * number)
         assert min(found.values()) > 20, f"{found}: the generator tries too little"
+
+
+@pytest.mark.case("A2", "S1")
+def test_no_row_of_slurm_loses_the_others():
+    found = rows.run(3000, SEED)
+    assert 500 < found.unread < found.rows / 1.2, f"{found}: the generator tries too little"
 
 
 def test_the_collector_takes_or_refuses_whatever_it_is_sent():

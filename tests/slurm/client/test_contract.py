@@ -19,6 +19,7 @@ from slurm_plugins.client.pyslurm_client import PyslurmClient
 from slurm_plugins.client.runner import Completed, run_command
 from slurm_plugins.client.states import JobFlag, JobState
 from slurm_plugins.client.versions import Version
+from tests.fuzz import sbatch
 from tests.unit.slurm_plugins.client.contract import Bench, Contract
 from tests.waiting import wait_until
 
@@ -103,6 +104,64 @@ class TestCommands(Real):
         assert bench.client.job(number).id == number
         bench.client.cancel([number])
         assert bench.until(task.id, lambda job: job.state is JobState.CANCELLED)
+
+    @pytest.mark.case("P9")
+    def test_a_task_that_waits_to_run_again_is_listed_by_itself(self, cluster: Cluster, bench: Bench) -> None:
+        number = bench.submit("--array=0-5%2", "--requeue")
+        wait_until(lambda: len(bench.client.jobs(ids=[number])) >= 3, message="two tasks to start")
+        task = bench.client.job(f"{number}_0")
+        self.begun(bench, task.id)
+        assert cluster.run(["scontrol", "requeue", f"{number}_0"]).returncode == 0
+        bench.until(task.id, lambda job: job.restarts == 1 and job.state is JobState.PENDING)
+        wait_until(lambda: bench.client.job(f"{number}_2").state is JobState.RUNNING, message="the next task")
+        for asked in (None, [number], [number, task.id]):
+            parts = {job.shown_id: job for job in bench.client.jobs(ids=asked)}
+            assert (parts[f"{number}_0"].id, parts[f"{number}_0"].restarts) == (task.id, 1), asked
+            assert (parts[str(number)].array_tasks or "").partition("%")[0] == "3-5", asked
+        bench.client.cancel([number])
+
+    @pytest.mark.case("T2")
+    def test_ids_that_slurm_refuses_do_not_lose_the_rest(self, bench: Bench) -> None:
+        number = bench.submit("--hold")
+        for odd in (
+            0,
+            67108864,
+            4294901759,
+            4294901760,
+            4294952826,
+            4294967295,
+            99999999999,
+            f"{number}_65535",
+        ):
+            assert [job.id for job in bench.client.jobs(ids=[odd, number])] == [number], odd
+            assert bench.client.accounting(ids=[odd]) == (), odd
+        for odd in (0, 4294952826, 99999999999):
+            with pytest.raises(NoSuchJob):
+                bench.client.job(odd)
+            with pytest.raises(NoSuchJob):
+                bench.client.cancel([odd])
+        bench.client.cancel([number])
+
+    @pytest.mark.case("P11")
+    def test_an_interactive_job_has_no_output_file(
+        self, cluster: Cluster, bench: Bench, user: str | None
+    ) -> None:
+        name = "interactive"
+        srun = cluster.popen(["srun", f"--job-name={name}", "-n1", "-t1", "sleep", "60"], user=user)
+        try:
+            (job,) = wait_until(
+                lambda: [one for one in bench.client.jobs() if one.name == name], message="srun's job"
+            )
+            assert (job.batch, job.stdout, job.stderr) == (False, None, None)
+        finally:
+            with suppress(NameError):
+                bench.client.cancel([job.id])
+            srun.wait(30)
+
+    @pytest.mark.case("A2", "S1")
+    def test_no_submission_loses_the_others(self, cluster: Cluster, bench: Bench, user: str | None) -> None:
+        found = sbatch.run(cluster, user, Path(bench.home), 60, 20_210_806)
+        assert len(found.tried) > 50, f"{found}: the generator tries too little"
 
     def test_heterogeneous_jobs(self, bench: Bench) -> None:
         number = bench.submit("--hold", "--gpus-per-node=1", ":", "--nodes=2", "--gpus-per-node=4")

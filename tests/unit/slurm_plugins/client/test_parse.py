@@ -474,6 +474,43 @@ def test_hosts():
     assert list(Hosts("n[8-11]")) == ["n8", "n9", "n10", "n11"]
 
 
+@FAR
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("n1", 1),
+        ("n[1-3],m7", 4),
+        ("rack[0-1]n[01-10]-ib", 20),
+        ("a[1-100],b[1-100],c[1-100],d[1-100],e", 401),
+        ("gpu-a100.lab.example,n[1,3-4]", 4),
+    ],
+)
+def test_lists_of_nodes_are_read(text, count):
+    assert len(parse.hosts(text)) == count
+
+
+@FAR
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n[1-",
+        "n]",
+        "n[3-1]",
+        "n[a-b]",
+        "n[0-99999999]",
+        "n[0-999]m[0-999]k[0-999]",
+        "n1,,n2",
+        "n 1",
+        "n[]",
+        "\x1b[",
+        "9" * 5000,
+    ],
+)
+def test_what_is_no_list_of_nodes_is_refused(text):
+    with pytest.raises(SlurmFormatError):
+        parse.hosts(text)
+
+
 @given(st.text(max_size=30))
 def test_no_word_makes_a_state_fail(text):
     parse.job_state(text)
@@ -487,8 +524,11 @@ def test_what_is_not_understood_is_said_to_be_so(text):
     for read in (parse.tres, parse.memory, parse.count, parse.duration, parse.exit_status, parse.time):
         with contextlib.suppress(SlurmFormatError):
             read(text)
-    for lenient in (parse.job_state, parse.array_task, parse.task_numbers, parse.requested):
-        lenient(text)
+    with contextlib.suppress(SlurmFormatError):
+        assert len(parse.hosts(text)) >= 0
+    parse.array_task(text)
+    parse.task_numbers(text)
+    parse.requested(text)
     parse.job_state(f"CANCELLED by {text}")
     parse.expand_path(f"%{text}j", {"j": 1}, None)
 

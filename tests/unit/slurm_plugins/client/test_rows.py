@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -12,7 +12,7 @@ from slurm_plugins.client.runner import Completed
 from slurm_plugins.client.states import EXIT_ZERO
 from slurm_plugins.client.tables import Unread
 from slurm_plugins.client.values import Job
-from tests.unit.slurm_plugins.client.slurm_rows import Answers, attempt, job, node
+from tests.unit.slurm_plugins.client.slurm_rows import Answers, Row, attempt, job, node
 
 RELEASES = ("22.05.8", "24.11.5", "26.05.5")
 A2 = pytest.mark.case("A2")
@@ -20,7 +20,7 @@ S1 = pytest.mark.case("S1")
 T2 = pytest.mark.case("T2")
 
 
-def jobs(*rows: Mapping[str, str], release: str = "24.11.5", unread: Unread | None = None) -> tuple[Job, ...]:
+def jobs(*rows: Row, release: str = "24.11.5", unread: Unread | None = None) -> tuple[Job, ...]:
     return CommandClient({}, run=Answers(release, jobs=rows), unread=unread).jobs()
 
 
@@ -158,7 +158,8 @@ def test_what_can_be_no_job_is_never_asked_for(number: int | str) -> None:
     client = CommandClient({}, run=slurm)
     assert [one.id for one in client.jobs(ids=[number, 5])] == [5]
     assert [one.id for one in client.accounting(ids=[5, number])] == [5]
-    assert client.jobs(ids=[number]) == () and client.accounting(ids=[number]) == ()
+    assert not client.jobs(ids=[number])
+    assert not client.accounting(ids=[number])
     assert slurm.asked == [[5], [5]]
     for ask in (client.job, lambda one: client.cancel([one])):
         with pytest.raises(NoSuchJob):
@@ -198,7 +199,7 @@ def test_a_batch_job_stays_one_when_its_node_has_failed(text: str, batch: bool |
 class Folding:
     """squeue as 24.11 and 26.05 have it: a task that waits to run again stands in its array's row, unless asked for."""
 
-    def __init__(self, *apart: dict[str, str], shown: Sequence[dict[str, str]]) -> None:
+    def __init__(self, *apart: Row, shown: Sequence[Row]) -> None:
         self.apart, self.shown = apart, shown
         self.asked: list[str | None] = []
 
@@ -215,8 +216,8 @@ class Folding:
         return Answers(jobs=found)(argv)
 
 
-def task(number: int, index: str, state: str, **more: str) -> dict[str, str]:
-    return dict(job(number, array_job_id="20", array_task=index, state=state, start="1795236200", **more))
+def task(number: int, index: str, state: str, **more: str) -> Row:
+    return job(number, array_job_id="20", array_task=index, state=state, start="1795236200", **more)
 
 
 @pytest.mark.case("P9")
