@@ -135,7 +135,9 @@ def test_cpus_are_clipped_too() -> None:
         ("Mem=0.25G,CPU=1,GRES/gpu=8", "max_gres", False, False),
     ],
 )
-def test_nothing_costs_more(weights: str, billed: str, memory: bool, cpus: bool) -> None:
+def test_nothing_costs_more(
+    weights: str, billed: Literal["sum", "max", "max_gres"], memory: bool, cpus: bool
+) -> None:
     context = site(weights=weights, billed=billed)
     open_cpus = asked(cpus_per_task=None, num_tasks=None, min_cpus=None)
     decision = decided(open_cpus, context)
