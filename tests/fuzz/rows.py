@@ -21,6 +21,7 @@ from slurm_plugins.client.tables import Unread
 from slurm_plugins.client.values import Partition
 from slurm_plugins.client.versions import Version, fields_for
 from slurm_plugins.decide.context import SlurmFacts
+from slurm_plugins.limits.records import Associations
 from slurm_plugins.service.keeper.ask import Seen, ask
 from slurm_plugins.service.look import Slurm, look
 from slurm_plugins.service.slurm_config import SlurmConfig
@@ -194,7 +195,9 @@ def try_answer(seed: int, number: int, found: Found) -> None:
     try:
         seen = ask(client, "lab", [JobRef(GOOD), *wanted], 1_795_236_200.0, unread)
         seen = msgspec.json.decode(msgspec.json.encode(seen), type=Seen)
-        report = look(Slurm(client, _config, unread), Site(cluster="lab"), _QUESTION)
+        report = look(
+            Slurm(client, _config, lambda _: Associations(), unread), Site(cluster="lab"), _QUESTION
+        )
         report = decode_report(encode_report(report))
         nodes = [one.name for one in client.nodes()]
     except SlurmError as error:

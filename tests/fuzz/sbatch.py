@@ -23,6 +23,7 @@ from site_configs.site import Site
 from slurm_plugins.client.commands import CommandClient
 from slurm_plugins.client.runner import Completed, Runner, run_command
 from slurm_plugins.client.tables import Unread
+from slurm_plugins.limits.lookup import read_associations
 from slurm_plugins.service.keeper.ask import Seen, ask
 from slurm_plugins.service.look import Slurm, look
 from slurm_plugins.service.slurm_config import read_config
@@ -203,7 +204,10 @@ def run(cluster: Cluster, user: str | None, home: Path, count: int, seed: int) -
 
     unread = Unread()
     client = CommandClient(env, run=through, unread=unread)
-    slurm = Slurm(client, lambda: read_config(Runner(env, run=through)), unread)
+    runner = Runner(env, run=through)
+    slurm = Slurm(
+        client, lambda: read_config(runner), lambda cluster: read_associations(runner, cluster), unread
+    )
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(f"sqlite:///{folder}/store.sqlite")
         try:
