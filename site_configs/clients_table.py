@@ -31,13 +31,17 @@ class ClientProgram:
 
     name: str
     script: tuple[str, ...] = t.key(
-        (), t.listing(_TEXT, "a list of texts"), "Texts of which its batch scripts hold one."
+        (), t.listing(_TEXT, "a list of texts"), "Texts of which its batch scripts hold one. Unset: none."
     )
     job_name: tuple[str, ...] = t.key(
-        (), t.listing(_PATTERN, "a list of patterns"), "Job names that only it gives; * stands for any text."
+        (),
+        t.listing(_PATTERN, "a list of patterns"),
+        "Job names that only it gives; * stands for any text. Unset: none.",
     )
     comment: tuple[str, ...] = t.key(
-        (), t.listing(_PATTERN, "a list of patterns"), "Comments of jobs that only it writes, as job_name."
+        (),
+        t.listing(_PATTERN, "a list of patterns"),
+        "Comments of jobs that only it writes, as job_name. Unset: none.",
     )
     leave_alone: bool = t.key(
         True,

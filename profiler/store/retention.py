@@ -132,9 +132,7 @@ def _newest(connection: Connection, clusters: Iterable[str]) -> float | None:
         return found
 
     told = [latest(node_event.c.at)]
-    told += [
-        latest(column, job.c.cluster == one) for one in clusters for column in (job.c.sort_at, job.c.ended)
-    ]
+    told += [latest(job.c.sort_at, job.c.cluster == one) for one in clusters]  # no index has their ends
     ours = (latest(table.c.at) for table in (decision, smoke, profile_point))
     return max((one for one in told if one is not None), default=None) or max(
         (one for one in ours if one is not None), default=None

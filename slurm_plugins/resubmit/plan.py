@@ -4,7 +4,8 @@ The questions come in the order in which a user would want to hear the answers: 
 help, may this job be run again at all, was it tried often enough; then how; and last whether the site lets gsub do it.
 
 >>> from slurm_plugins.resubmit.values import Memory
->>> attempt = Attempt("lab", 12, 0, "12", 1000, "OUT_OF_MEMORY", memory=Memory(32768, "node", most_mib=512000))
+>>> memory = Memory(32768, "node", most_mib=512000)
+>>> attempt = Attempt("lab", 12, 0, "12", 1000, "OUT_OF_MEMORY", requeue=True, memory=memory)
 >>> row = plan(attempt, Failure("cpu_oom", 0.95, "decisive", "root"), Past(), Switches("enforce"), Resubmit(),
 ...            now=0.0, random=lambda: 0.5)
 >>> row.state, row.step, row.memory_mib

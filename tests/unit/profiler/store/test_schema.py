@@ -257,7 +257,9 @@ def test_sqlite_reads_no_table_from_end_to_end(other_url: Callable[[str], str], 
         assert "TEMP B-TREE" not in step or name in _SORTED, plans
         assert "uq_job_attempt (cluster=?)" not in step, plans
         assert not step.endswith("USING PRIMARY KEY (cluster=?)") or step.split()[1] in _SMALL, plans
-        assert not step.startswith("SCAN") or step.split()[1] in _SMALL or "ix_job_node_open" in step, plans
+        counted = name == "purge" and "USING COVERING INDEX" in step  # how many rows there are, once a purge
+        small = step.split()[1] in _SMALL or "ix_job_node_open" in step
+        assert not step.startswith("SCAN") or small or counted, plans
     if name == "verdicts, job":
         assert "INTEGER PRIMARY KEY" in plans[1], plans
     if name not in ("verdicts, job", "nodes", "purge", "id of a task", "wanting", *_ONE):

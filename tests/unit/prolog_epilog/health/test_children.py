@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,6 +75,7 @@ def children(tmp_path, monkeypatch) -> Iterator[Children]:
     (tmp_path / "site_broken.py").write_text("1 / 0")
     os.mkfifo(tmp_path / "fifo")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(module, "_COMMAND", (sys.executable, "-m", "prolog_epilog.health.child"))
     monkeypatch.setenv("TEST_FIFO", str(tmp_path / "fifo"))
     children = Children(max_abandoned=2)
     yield children

@@ -84,7 +84,8 @@ def test_more_memory_is_asked_for(again: Again) -> None:
     again.settle()
     row = again.row()
     assert row.state == "done" and row.memory_was_mib == 32768 and (row.memory_mib or 0) > 32768
-    assert again.hand.done[1] == f"update JobId=8 MinMemoryNode={row.memory_mib} StartTime=now"
+    memory = f"MinMemoryNode={row.memory_mib}"
+    assert again.hand.done[1] == f"update JobId=8 {memory} StartTime=now Comment=gsub:guarded"
 
 
 def test_where_slurms_delay_is_too_short_the_job_is_held_meanwhile(again: Again) -> None:
@@ -436,7 +437,7 @@ def test_nothing_is_promised_while_gsub_act_is_away(again: Again) -> None:
 def test_none_of_several_is_promised_and_none_is_taken_back(tmp_path: Path) -> None:
     """Those that wait behind the one that was asked about, and one that is half done when gsub-act goes away."""
     again = Again(tmp_path, *(a_failed_job(number) for number in range(20, 24)))
-    again.fail(20, "no_signature")
+    again.fail(20, "core_dump")
     asyncio.run(again.driver.decide())
     ask = again.hand.ask
 
@@ -449,7 +450,7 @@ def test_none_of_several_is_promised_and_none_is_taken_back(tmp_path: Path) -> N
 
     again.hand.ask = once_then_away  # type: ignore[method-assign]
     for number in range(21, 24):
-        again.fail(number, "no_signature")
+        again.fail(number, "core_dump")
     again.once()
     assert again.hand.done == ["requeue 20"]
     found = {number: again.row(number) for number in range(20, 24)}
@@ -467,7 +468,7 @@ def test_none_of_several_is_promised_and_none_is_taken_back(tmp_path: Path) -> N
 def test_a_failure_while_gsub_act_is_known_to_be_away_is_never_promised(again: Again) -> None:
     again.hand.away = True
     again.driver._hand_silent = 1
-    again.fail(8, "no_signature")
+    again.fail(8, "core_dump")
     asyncio.run(again.driver.decide())
     assert again.row().withheld and "is tried again" not in again.row().why
 

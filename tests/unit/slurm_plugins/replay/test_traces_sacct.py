@@ -137,7 +137,7 @@ def test_limits_and_run_times_in_words(tmp_path):
         ({"AllocTRES": "", "ReqTRES": ""}, ours.NOTHING),
         ({"Start": "Thu Oct"}, ours.UNREADABLE),
         ({"Start": "2026-13-01T00:00:00"}, ours.UNREADABLE),
-        ({"End": 10**18}, ours.UNREADABLE),
+        ({"End": 10**18}, ours.RUNS),
         ({"AllocTRES": "cpu=x"}, ours.UNREADABLE),
         ({"AllocTRES": "cpu=1,gres/gpu=99999999999999999999"}, ours.UNREADABLE),
         ({"JobIDRaw": "9" * 30}, ours.UNREADABLE),
