@@ -62,7 +62,7 @@ def telling() -> Iterator[None]:
     except errors.SlurmNotInstalled as error:
         raise UserError(str(error), fix="use a login node of the cluster", exit_code=USAGE) from error
     except errors.SlurmUnreachable as error:
-        here = error.daemon == "config"
+        here = error.daemon in ("config", "slurm.conf")
         raise UserError(
             str(error),
             fix="use a login node of the cluster, or set SLURM_CONF"

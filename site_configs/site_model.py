@@ -94,6 +94,11 @@ class Slurm:
     )
     bin: str = t.key("", t.PATH, "Folder of sbatch, squeue... Unset: PATH.")
     munge_socket: str = t.key("", t.PATH, "Socket of munged (AuthInfo in slurm.conf). Unset: MUNGE's own.")
+    backend: Literal["commands", "pyslurm"] = t.key(
+        "commands",
+        t.choice("commands", "pyslurm"),
+        "What gsub's services read nodes and partitions by. pyslurm must be 25.11.2 or newer.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

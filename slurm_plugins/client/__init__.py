@@ -13,24 +13,29 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from .protocol import SlurmClient
+    from .tables import Unread
 
 __all__ = ["client"]
 
 
 def client(
-    env: Mapping[str, str] | None = None, backend: Literal["auto", "commands", "pyslurm"] = "auto"
+    env: Mapping[str, str] | None = None,
+    backend: Literal["auto", "commands", "pyslurm"] = "auto",
+    *,
+    timeout: float = 60.0,
+    unread: Unread | None = None,
 ) -> SlurmClient:
-    """A client for the cluster that ``env`` (default: this process's environment) points to.
+    """Return a client for the cluster that ``env`` (default: this process's environment) points to.
 
-    ``commands`` runs Slurm's commands. ``pyslurm`` reads over pyslurm in a child process and acts over the
-    commands; raises SlurmNotInstalled where it cannot be imported. ``auto`` is ``commands``: they are on every
-    cluster, apply cli_filter and SPANK, and cost 10 ms a call; pyslurm pays only for services that read often.
+    ``commands`` runs Slurm's commands. ``pyslurm`` reads nodes and partitions over pyslurm in a child process, and
+    raises SlurmNotInstalled where that cannot be used. ``auto`` is ``commands``: they are on every cluster, and as
+    fast. ``timeout`` is in seconds; rows that cannot be read are counted in ``unread``.
     """
     # Late: who needs one back end does not pay for the other.
     if backend == "pyslurm":
         from .pyslurm_client import PyslurmClient
 
-        return PyslurmClient(env)
+        return PyslurmClient(env, timeout=timeout, unread=unread)
     from .commands import CommandClient
 
-    return CommandClient(env)
+    return CommandClient(env, timeout=timeout, unread=unread)

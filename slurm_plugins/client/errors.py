@@ -24,6 +24,7 @@ _SILENT = {
     "slurmctld": "Slurm's controller (slurmctld) does not answer",
     "slurmdbd": "Slurm's accounting (slurmdbd) does not answer",
     "config": "this machine has no Slurm configuration (no slurm.conf, and no controller found by DNS)",
+    "slurm.conf": "Slurm's configuration on this machine cannot be read",
 }
 
 
@@ -34,8 +35,8 @@ class SlurmError(Exception):
 class SlurmUnreachable(SlurmError):
     """A Slurm daemon did not answer: nothing is known about what was asked.
 
-    ``daemon`` is ``"slurmctld"``, ``"slurmdbd"`` or ``"config"`` (no slurm.conf and no configless server),
-    ``detail`` is Slurm's own message.
+    ``daemon`` is ``"slurmctld"``, ``"slurmdbd"``, ``"config"`` (no slurm.conf and no configless server) or
+    ``"slurm.conf"`` (one that is broken), ``detail`` is Slurm's own message.
     """
 
     def __init__(self, daemon: str, detail: str = "") -> None:
@@ -79,11 +80,13 @@ class SlurmRefused(SlurmError):
 
 
 class SlurmNotInstalled(SlurmError):
-    """The command (or library) is not on this machine."""
+    """The command (or library) is not on this machine, or cannot be used on it; ``detail`` says why."""
 
-    def __init__(self, command: str) -> None:
+    def __init__(self, command: str, detail: str = "") -> None:
         self.command = command
-        super().__init__(f"{command} was not found: Slurm's commands are not on PATH on this machine.")
+        super().__init__(
+            detail or f"{command} was not found: Slurm's commands are not on PATH on this machine."
+        )
 
 
 class SlurmFormatError(SlurmError):

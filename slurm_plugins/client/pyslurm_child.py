@@ -3,10 +3,11 @@
 Started by `pyslurm_client` as a script; imports nothing of ours. One JSON object a line on standard input asks for one
 collection, one line on standard output answers:
 
-    {"id": 1, "load": "Jobs.load", "arguments": [], "attributes": ["id", "name"]}
-    {"id": 1, "items": [[7, "train"], [8, "eval"]]}         or         {"id": 1, "error": "rpc", "message": "..."}
+    {"id": 1, "load": "Nodes.load", "item": "Node", "attributes": ["name", "state"]}
+    {"id": 1, "items": [["n1", "IDLE"], ["n2", "DOWN"]]}         or         {"id": 1, "error": "rpc", "message": "..."}
 
-An attribute that this pyslurm lacks, or that it fails to work out for one item, is null.
+Before the first answer the classes are held against the attributes that are asked for: a pyslurm that lacks one is
+refused by name. An attribute that fails to be worked out for one item is null.
 """
 
 from __future__ import annotations
@@ -24,69 +25,68 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import IO, Any
 
-__all__ = ["answer", "plain", "serve"]
-
-# A TRES collection shows its parts by this method, each part its number by `count`.
-_FLATTEN = "to_dict"
+__all__ = ["answer", "missing", "plain", "serve"]
 
 
 def plain(value: object) -> Any:  # noqa: ANN401  whatever JSON can hold
-    """``value`` in JSON's types: pyslurm's TRES become ``{"cpu": 4, "gres/gpu": 2}``, what has a ``count`` that
-    number.
-    """
+    """Turn a value into JSON's types."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, dict):
         return {str(key): plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple | set):
         return [plain(part) for part in value]
-    if hasattr(value, "count"):
-        return plain(value.count)
-    if hasattr(value, _FLATTEN):
-        parts = getattr(value, _FLATTEN)(flatten_limits=True)
-        return {str(name): plain(part.count) for name, part in parts.items() if hasattr(part, "count")}
     return str(value)
+
+
+def missing(pyslurm: ModuleType, load: str, item: str, attributes: Iterable[str]) -> list[str]:
+    """List what this pyslurm lacks of what is asked for."""
+    try:
+        _load(pyslurm, load)
+    except AttributeError:
+        return [load]
+    kind = getattr(pyslurm, item, None)
+    return [f"{item}.{name}" for name in attributes if not hasattr(kind, name)]
+
+
+def _load(pyslurm: ModuleType, load: str) -> Any:  # noqa: ANN401  a function of pyslurm's
+    target: Any = pyslurm
+    for name in load.split("."):
+        target = getattr(target, name)
+    return target
 
 
 def _item(item: object, attributes: Iterable[str]) -> list[Any]:
     values = []
     for name in attributes:
         try:
-            values.append(plain(getattr(item, name, None)))
+            values.append(plain(getattr(item, name)))
         except (ArithmeticError, LookupError, TypeError, ValueError, UnicodeError):
-            # e.g. Job.memory, issue 312 of pyslurm: one odd job must not hide all others
+            # e.g. Job.memory, issue 312 of pyslurm: one odd item must not hide all others
             values.append(None)
     return values
 
 
 def answer(pyslurm: ModuleType, request: dict[str, Any]) -> dict[str, Any]:
-    """The answer to one request, with the module ``pyslurm``."""
-    target: Any = pyslurm
+    """Return the answer to one request, with the module ``pyslurm``."""
+    lacks = missing(pyslurm, request["load"], request["item"], request["attributes"])
+    if lacks:
+        version = getattr(pyslurm, "__version__", "of unknown release")
+        return {"id": request["id"], "error": "unfit", "message": f"{version} lacks {', '.join(lacks)}"}
     try:
-        for name in request["load"].split("."):
-            target = getattr(target, name)
-        arguments = list(request["arguments"])
-        if "filter" in request:
-            arguments.append(pyslurm.db.JobFilter(**request["filter"]))
-        loaded = target(*arguments)
-        items = loaded.values() if hasattr(loaded, "values") else [loaded]
+        items = _load(pyslurm, request["load"])().values()
         return {"id": request["id"], "items": [_item(item, request["attributes"]) for item in items]}
     except pyslurm.RPCError as error:
         return {"id": request["id"], "error": "rpc", "message": str(error)}
-    except AttributeError as error:
-        return {"id": request["id"], "error": "old", "message": str(error)}
     except Exception as error:
-        # an unknown user is a KeyError, a bad time a ValueError...: told, not died of
-        return {
-            "id": request["id"],
-            "error": "refused",
-            "message": f"pyslurm: {type(error).__name__}: {error}",
-        }
+        # told, not died of
+        return {"id": request["id"], "error": "refused", "message": f"{type(error).__name__}: {error}"}
 
 
 def serve(requests: Iterable[str], out: IO[str]) -> None:
-    """Answer requests until there are none. Imports pyslurm at the first: the import alone may hang or end the
-    process.
+    """Answer requests until there are none, or until pyslurm proves to be unusable here.
+
+    Imports pyslurm at the first: the import alone may hang or end the process.
     """
     module: ModuleType | None = None
     for line in requests:
@@ -95,10 +95,17 @@ def serve(requests: Iterable[str], out: IO[str]) -> None:
             if module is None:
                 module = importlib.import_module("pyslurm")
             reply = answer(module, request)
-        except ImportError as error:
-            reply = {"id": request["id"], "error": "import", "message": str(error)}
+        except ModuleNotFoundError as error:
+            kind = "missing" if error.name == "pyslurm" else "import"
+            reply = {"id": request["id"], "error": kind, "message": str(error)}
+        except Exception as error:
+            # libslurm of another release, among others
+            reply = {"id": request["id"], "error": "import", "message": f"{type(error).__name__}: {error}"}
         out.write(json.dumps(reply) + "\n")
         out.flush()
+        if reply.get("error") in ("missing", "import", "unfit"):
+            # A half-imported module gives another error each time: the next question starts anew
+            return
 
 
 if __name__ == "__main__":

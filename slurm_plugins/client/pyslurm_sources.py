@@ -14,7 +14,7 @@ from typing import Any
 from . import parse
 from .resources import NO_TRES, Hosts, Tres
 
-__all__ = ["ALSO_USED", "SOURCES", "Source"]
+__all__ = ["ALSO_USED", "OLDEST_PYSLURM", "SOURCES", "Source"]
 
 Convert = Callable[[Any], Any]
 
@@ -25,10 +25,6 @@ def _text(value: object) -> str | None:
 
 def _name(value: object) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _joined(value: object) -> str | None:
-    return ",".join(map(str, value)) or None if isinstance(value, list) else _text(value)
 
 
 def _names(value: object) -> tuple[str, ...]:
@@ -68,10 +64,6 @@ def _hosts(value: object) -> Hosts:
     return parse.hosts(value if isinstance(value, str) else "")
 
 
-def _flag(value: object) -> bool | None:
-    return value if isinstance(value, bool) else None
-
-
 def _float(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
@@ -83,26 +75,6 @@ def _tres(value: object) -> Tres:
     return parse.tres(",".join(f"{name}={count}" for name, count in value.items()))
 
 
-def _requested(value: object) -> Tres:
-    """The same of a request, as far as what the user typed is understood."""
-    if not isinstance(value, dict):
-        return NO_TRES
-    return parse.requested(",".join(f"{name}={count}" for name, count in value.items()))[0]
-
-
-def _dependency(value: object) -> str | None:
-    """``afterok:1(unfulfilled),afterany:2`` from the parts that pyslurm made of it."""
-    if not isinstance(value, dict):
-        return None
-    parts = [
-        f"{kind}:{':'.join(map(str, jobs))}"
-        for kind, jobs in value.items()
-        if isinstance(jobs, list) and jobs
-    ]
-    parts += ["singleton"] if value.get("singleton") else []
-    return ("?" if value.get("satisfy") == "any" else ",").join(parts) or None
-
-
 @dataclass(frozen=True, slots=True)
 class Source:
     """One collection of pyslurm: how it is loaded, the class of its items, and our value -> (attribute, conversion)."""
@@ -112,77 +84,7 @@ class Source:
     attributes: Mapping[str, tuple[str, Convert]]
 
 
-_JOB: dict[str, tuple[str, Convert]] = {
-    "id": ("id", _number),
-    "name": ("name", _name),
-    "user": ("user_name", _name),
-    "state": ("state", _name),
-    "reason": ("state_reason", parse.word),
-    "uid": ("user_id", _number),
-    "group": ("group_name", _text),
-    "account": ("account", _text),
-    "qos": ("qos", _text),
-    "partition": ("partition", _name),
-    "cluster": ("cluster", _text),
-    "priority": ("priority", _number),
-    "nice": ("nice", _number),
-    "array_job_id": ("array_id", _number),
-    "array_task_id": ("array_task_id", _number),
-    "array_tasks": ("array_tasks_waiting", _text),
-    "het_job_id": ("heterogeneous_id", _number),
-    "het_offset": ("heterogeneous_offset", _number),
-    "exit_code": ("exit_code", _number),
-    "exit_signal": ("exit_code_signal", _number),
-    "derived_code": ("derived_exit_code", _number),
-    "derived_signal": ("derived_exit_code_signal", _number),
-    "restarts": ("requeue_count", _number),
-    "requeue": ("is_requeueable", _flag),
-    "batch": ("is_batch_job", _flag),
-    "submitted": ("submit_time", _time),
-    "eligible": ("eligible_time", _time),
-    "start": ("start_time", _time),
-    "end": ("end_time", _time),
-    "deadline": ("deadline", _time),
-    "time_limit": ("time_limit", _minutes),
-    "nodes": ("allocated_nodes", _hosts),
-    "scheduled_nodes": ("scheduled_nodes", _hosts),
-    "required_nodes": ("required_nodes", _hosts),
-    "excluded_nodes": ("excluded_nodes", _hosts),
-    "batch_host": ("batch_host", _text),
-    "reservation": ("reservation", _text),
-    "features": ("constraints", _joined),
-    "prefer": ("preferred_features", _joined),
-    "switches": ("required_switches", _number),
-    "switches_wait": ("max_wait_time_switches", _number),
-    "sharing": ("resource_sharing", _name),
-    "num_nodes": ("num_nodes", _number),
-    "num_cpus": ("cpus", _number),
-    "num_tasks": ("ntasks", _number),
-    "cpus_per_task": ("cpus_per_task", _number),
-    "tres_allocated": ("allocated_tres", _tres),
-    "tres_requested": ("requested_tres", _tres),
-    "tres_per_job": ("tres_per_job", _requested),
-    "tres_per_node": ("tres_per_node", _requested),
-    "tres_per_socket": ("tres_per_socket", _requested),
-    "tres_per_task": ("tres_per_task", _requested),
-    "cpus_per_gpu": ("cpus_per_gpu", _number),
-    "memory_per_gpu": ("memory_per_gpu", _mebibytes),
-    "licenses": ("licenses", _joined),
-    "dependency": ("dependencies", _dependency),
-    "comment": ("comment", _text),
-    "admin_comment": ("admin_comment", _text),
-    "system_comment": ("system_comment", _text),
-    "extra": ("extra", _text),
-    "command": ("command", _text),
-    "submit_line": ("submit_line", _text),
-    "work_dir": ("working_directory", _text),
-    "stdout": ("standard_output", _text),
-    "stderr": ("standard_error", _text),
-}
-
 SOURCES: Mapping[str, Source] = {
-    "jobs": Source("Jobs.load", "Job", _JOB),
-    "job": Source("Job.load", "Job", _JOB),
     "nodes": Source(
         "Nodes.load",
         "Node",
@@ -253,72 +155,10 @@ SOURCES: Mapping[str, Source] = {
             "deny_qos": ("denied_qos", _nobody),
         },
     ),
-    "accounting": Source(
-        "db.Jobs.load",
-        "db.Job",
-        {
-            "id": ("id", _number),
-            "name": ("name", _name),
-            "user": ("user_name", _name),
-            "state": ("state", _name),
-            "reason": ("state_reason", parse.word),
-            "restarts": ("requeue_count", _number),
-            "uid": ("user_id", _number),
-            "group": ("group_name", _text),
-            "account": ("account", _text),
-            "qos": ("qos", _text),
-            "partition": ("partition", _name),
-            "cluster": ("cluster", _text),
-            "priority": ("priority", _number),
-            "array_job_id": ("array_id", _number),
-            "array_task_id": ("array_task_id", _number),
-            "array_tasks": ("array_tasks_waiting", _text),
-            "het_job_id": ("heterogeneous_id", _number),
-            "het_offset": ("heterogeneous_offset", _number),
-            "exit_code": ("exit_code", _number),
-            "exit_signal": ("exit_code_signal", _number),
-            "derived_code": ("derived_exit_code", _number),
-            "derived_signal": ("derived_exit_code_signal", _number),
-            "submitted": ("submit_time", _time),
-            "eligible": ("eligible_time", _time),
-            "start": ("start_time", _time),
-            "end": ("end_time", _time),
-            "elapsed": ("elapsed_time", _number),
-            "suspended": ("suspended_time", _number),
-            "time_limit": ("time_limit", _minutes),
-            "nodes": ("nodelist", _hosts),
-            "num_nodes": ("num_nodes", _number),
-            "num_cpus": ("cpus", _number),
-            "tres": ("allocated_tres", _tres),
-            "tres_requested": ("requested_tres", _tres),
-            "features": ("constraints", _joined),
-            "reservation": ("reservation", _text),
-            "failed_node": ("failed_node", _text),
-            "comment": ("comment", _text),
-            "admin_comment": ("admin_comment", _text),
-            "system_comment": ("system_comment", _text),
-            "extra": ("extra", _text),
-            "submit_line": ("submit_command", _text),
-            "work_dir": ("working_directory", _text),
-            "stdout": ("standard_output", _text),
-            "stderr": ("standard_error", _text),
-        },
-    ),
 }
 
 # Beside the loads and attributes above: what the child calls.
-ALSO_USED: tuple[str, ...] = (
-    "Jobs.values",
-    "Nodes.values",
-    "Partitions.values",
-    "db.Jobs.values",
-    "db.JobFilter.ids",
-    "db.JobFilter.users",
-    "db.JobFilter.start_time",
-    "db.JobFilter.end_time",
-    "db.TrackableResources.to_dict",
-    "db.TrackableResource.count",
-    "db.GPU.count",
-    "db.GenericResourceLayout.count",
-    "RPCError",
-)
+ALSO_USED: tuple[str, ...] = ("Nodes.values", "Partitions.values", "RPCError")
+
+OLDEST_PYSLURM = "25.11.2"
+"""The oldest pyslurm that has all of it."""

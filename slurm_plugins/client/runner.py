@@ -63,7 +63,10 @@ _PINNED = {
 # What Slurm says -> whose silence it means; the first line that matches decides, specific ones first.
 _UNREACHABLE: tuple[tuple[str, str], ...] = (
     ("Could not establish a configuration source", "config"),
-    ("Unable to process configuration file", "config"),
+    ("Parsing error at unrecognized key", "slurm.conf"),
+    ("Parse error in file", "slurm.conf"),
+    ("Unable to process configuration file", "slurm.conf"),
+    ("Unable to process slurm.conf", "slurm.conf"),
     ("Unable to establish configuration source", "config"),
     ("fetch_config:", "config"),
     ("Problem talking to the database", "slurmdbd"),

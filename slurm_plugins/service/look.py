@@ -19,7 +19,7 @@ import msgspec
 from site_configs.site import parse_site
 from site_configs.site_model import Site
 from site_configs.topology import TopologyError
-from slurm_plugins.client.commands import CommandClient
+from slurm_plugins.client import client
 from slurm_plugins.client.errors import SlurmError, SlurmFormatError
 from slurm_plugins.client.protocol import SlurmClient
 from slurm_plugins.client.runner import Runner
@@ -53,11 +53,11 @@ class Slurm:
     unread: Unread = field(default_factory=Unread)
 
     @classmethod
-    def here(cls, env: Mapping[str, str]) -> Slurm:
-        """Slurm's own commands, in `env`."""
+    def here(cls, env: Mapping[str, str], site: Site) -> Slurm:
+        """Slurm as the site file says that it is read, in `env`."""
         runner, unread = Runner(env, timeout=COMMAND_SECONDS), Unread()
         return cls(
-            CommandClient(env, timeout=COMMAND_SECONDS, unread=unread),
+            client(env, site.slurm.backend, timeout=COMMAND_SECONDS, unread=unread),
             lambda: read_config(runner),
             lambda cluster: read_associations(runner, cluster),
             unread,
@@ -174,7 +174,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     question = decode_question(sys.stdin.buffer.read())
     site = parse_site(question.site, question.site_path) if question.site else Site(cluster="")
-    report = look(Slurm.here(slurm_environment(os.environ, site)), site, question)
+    report = look(Slurm.here(slurm_environment(os.environ, site), site), site, question)
     sys.stdout.buffer.write(encode_report(report))
     sys.stdout.buffer.flush()
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from typing import Final
 
@@ -19,7 +20,7 @@ from slurm_plugins.install.doctor.check import (
     unknown,
     warning,
 )
-from slurm_plugins.install.doctor.sight import Sight
+from slurm_plugins.install.doctor.sight import COMMAND_SECONDS, Sight
 from slurm_plugins.install.doctor.words import some
 from slurm_plugins.install.slurm_conf import BEGIN, END
 
@@ -65,6 +66,30 @@ def _slurmctld(sight: Sight) -> Iterator[Said]:
     else:
         also = "; a backup runs too: the shim's files go to both hosts" if len(told) > 1 else ""
         yield ok(f"slurmctld answers on {', '.join(host for _, host, _ in told)}{also}")
+
+
+_PROBE: Final = """
+from slurm_plugins.client.errors import SlurmError
+from slurm_plugins.client.pyslurm_client import PyslurmClient
+try:
+    print(len(PyslurmClient(timeout=20).nodes()))
+except SlurmError as error:
+    raise SystemExit(str(error))
+"""
+
+
+def _backend(sight: Sight) -> Iterator[Said]:
+    backend = sight.site.slurm.backend
+    if backend == "commands":
+        yield ok("Slurm's commands read nodes and partitions (slurm.backend)")
+        return
+    conf = sight.layout.slurm_conf
+    env = {"SLURM_CONF": str(conf)} if sight.host.stat(conf) is not None else {}
+    ran = sight.host.run([sys.executable, "-c", _PROBE], timeout=COMMAND_SECONDS, env=env)
+    if ran.ok:
+        yield ok(f"pyslurm reads nodes and partitions, {ran.out.strip()} nodes now (slurm.backend)")
+    else:
+        yield error(f"slurm.backend is pyslurm, which cannot be used here: {ran.trouble}")
 
 
 def _release(sight: Sight) -> Iterator[Said]:
@@ -227,6 +252,14 @@ CHECKS: Final[tuple[Check, ...]] = (
         "slurmctld and its backups answer (`scontrol ping`). Most other checks rest on that.",
         "systemctl status slurmctld on its host; its log is SlurmctldLogFile",
         _slurmctld,
+    ),
+    Check(
+        "slurm-backend",
+        "slurm",
+        "What gsub's services read nodes and partitions by (`slurm.backend`), and that it works here.",
+        'backend = "commands" under [slurm] in the site file, or install a pyslurm built against this Slurm',
+        _backend,
+        CONTROLLER,
     ),
     Check(
         "slurm-release",

@@ -22,7 +22,7 @@ import msgspec
 
 from profiler.logs import one_line
 from site_configs.site import parse_site
-from slurm_plugins.client.commands import CommandClient
+from slurm_plugins.client import client
 from slurm_plugins.client.errors import SlurmError
 from slurm_plugins.client.values import Node
 from slurm_plugins.service.child import ChildError, ask_child
@@ -118,7 +118,8 @@ def main() -> int:
     die_with(question.parent)
     site = parse_site(question.site, question.site_path)
     try:
-        nodes = CommandClient(slurm_environment(os.environ, site), timeout=COMMAND_SECONDS).nodes()
+        env = slurm_environment(os.environ, site)
+        nodes = client(env, site.slurm.backend, timeout=COMMAND_SECONDS).nodes()
     except SlurmError as error:
         print(error, file=sys.stderr, flush=True)
         return 1

@@ -19,7 +19,7 @@ import msgspec
 from profiler.records import JobRef
 from profiler.store.facts import JobFacts
 from site_configs.site import parse_site
-from slurm_plugins.client.commands import CommandClient
+from slurm_plugins.client import client
 from slurm_plugins.client.errors import SlurmError, SlurmUnreachable
 from slurm_plugins.client.protocol import SlurmClient
 from slurm_plugins.client.states import JobState
@@ -171,8 +171,9 @@ def main() -> int:
     die_with(question.parent)
     site = parse_site(question.site, question.site_path)
     unread = Unread()
-    client = CommandClient(slurm_environment(os.environ, site), timeout=COMMAND_SECONDS, unread=unread)
-    seen = ask(client, site.cluster, question.wanted, time.time(), unread)
+    env = slurm_environment(os.environ, site)
+    reader = client(env, site.slurm.backend, timeout=COMMAND_SECONDS, unread=unread)
+    seen = ask(reader, site.cluster, question.wanted, time.time(), unread)
     sys.stdout.buffer.write(msgspec.json.encode(seen))
     sys.stdout.buffer.flush()
     return 0

@@ -22,7 +22,7 @@ from profiler.store.errors import StoreError
 from profiler.store.facts import JobFacts
 from slurm_plugins.act.ask import SOCKET, Hand
 from slurm_plugins.act.desk import OFF
-from slurm_plugins.client.commands import CommandClient
+from slurm_plugins.client import client
 from slurm_plugins.client.runner import Runner
 from slurm_plugins.service.keeper.addresses import keep_learning
 from slurm_plugins.service.keeper.again_look import Looking
@@ -161,8 +161,7 @@ class Keeper:
 
     def _resubmitting(self) -> Resubmitting:
         env = slurm_environment(self._env, self.site)
-        client = CommandClient(env, timeout=COMMAND_SECONDS)
-        slurm = Looking(client, Runner(env, timeout=COMMAND_SECONDS))
+        slurm = self._looking(env)
         off = Path(self._site_path).parent / OFF.name if self._site_path else None
         return Resubmitting(
             self.site,
@@ -175,6 +174,10 @@ class Keeper:
             told=self.notices.decided,
         )
 
+    def _looking(self, env: Mapping[str, str]) -> Looking:
+        reader = client(env, self.site.slurm.backend, timeout=COMMAND_SECONDS)
+        return Looking(reader, Runner(env, timeout=COMMAND_SECONDS))
+
     def _alerting(self) -> Alerting:
         env = slurm_environment(self._env, self.site)
         state = self.options.state
@@ -182,7 +185,7 @@ class Keeper:
             self.site,
             self.storing,
             self.counts,
-            Looking(CommandClient(env, timeout=COMMAND_SECONDS), Runner(env, timeout=COMMAND_SECONDS)),
+            self._looking(env),
             Hand(self.options.act),
             mail=AlertMail(self.site, state / "alert-mail.json"),
             file=state / "alerts.json",

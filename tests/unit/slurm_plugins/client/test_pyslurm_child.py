@@ -1,23 +1,23 @@
-"""The child process around pyslurm: what comes of death, silence, chatter and odd values in it.
+"""The child process around pyslurm: what comes of death, silence, chatter, odd values and other releases in it.
 
 A stand-in `pyslurm` is put on the child's path; what the real one offers is held by test_pyslurm_sources.
 """
 
 from __future__ import annotations
 
-import json
 import os
+import subprocess
 import sys
 import textwrap
-import time
+import threading
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slurm_plugins.client.errors import (
-    NoSuchJob,
-    SlurmFormatError,
     SlurmNotInstalled,
     SlurmRefused,
     SlurmTimeout,
@@ -25,212 +25,281 @@ from slurm_plugins.client.errors import (
 )
 from slurm_plugins.client.protocol import SlurmClient
 from slurm_plugins.client.pyslurm_client import PyslurmClient
-from slurm_plugins.client.states import ExitStatus, JobState
+from slurm_plugins.client.pyslurm_sources import SOURCES
+from slurm_plugins.client.states import NodeState
+from slurm_plugins.client.tables import Unread
+from tests.unit.slurm_plugins.client.slurm_rows import Answers, job
 from tests.waiting import wait_until
 
-STAND_IN = '''
-import json, os, sys, time
+STAND_IN = """
+import os, sys, time
 from types import SimpleNamespace as Thing
+
+__version__ = "25.11.2"
 
 class RPCError(Exception): pass
 
-class Count:
-    def __init__(self, count): self.count = count
+class Node: pass
+for name in {node}: setattr(Node, name, None)
 
-class TRES:
-    """As pyslurm.db.TrackableResources: parts that have a count, and some that are None."""
-    def __init__(self, **parts): self.parts = parts
-    def to_dict(self, recursive=False, flatten_limits=False):
-        assert flatten_limits
-        parts = {name.replace("__", "/"): Count(count) for name, count in self.parts.items()}
-        return {**parts, "energy": None, "_id_map": {}}
+class Partition: pass
+for name in {partition}: setattr(Partition, name, None)
 
-class Odd:
-    """A job with an attribute that fails, as Job.memory did in issue 312."""
-    id, name, user_name, state, partition = 9, "odd", "u", "RUNNING", "gpu"
+class Odd(Node):
+    "A node with an attribute that fails, as Job.memory did in issue 312."
+    name, state = "n2", "DOWN"
     @property
-    def dependencies(self): raise TypeError("unsupported operand")
+    def comment(self): raise TypeError("unsupported operand")
 
-JOB = dict(id=7, name="train", user_name="user1", state="PENDING", state_reason="None", partition="gpu", time_limit=60,
-    submit_time=1795236133, start_time=None, end_time=0, array_id=5, array_task_id=None, heterogeneous_id=None,
-    exit_code=3, exit_code_signal=0, memory_per_gpu=2048, constraints=["a100", "leaf1"], resource_sharing="NO",
-    requested_tres=TRES(cpu=4, mem=4096, gres__gpu=2), tres_per_node=TRES(gres__gpu=2), num_nodes=1,
-    dependencies={"after": [], "afterok": ["1(unfulfilled)", 2], "singleton": True, "satisfy": "all"},
-    comment="a | b\\nJobId=5 é", excluded_nodes="n[1-3]", required_switches=0, max_wait_time_switches=300)
+def a_node(**values):
+    node = Node()
+    for name, value in values.items(): setattr(node, name, value)
+    return node
 
-class Jobs:
+NODE = dict(name="n1", state="IDLE+DRAIN", total_cpus=64, real_memory=512000, configured_gres={{"gpu:a100": 8}},
+    allocated_tres={{"cpu": "4", "mem": "4G"}}, boot_time=1795236133, last_busy_time=0, partitions=["gpu"],
+    available_features=["a100"], reason="fan | State=IDLE é")
+
+class Nodes:
     @staticmethod
     def load():
         print("libslurm says hello on standard output")
-        return Thing(values=lambda: [Thing(**JOB), Odd()])
+        return Thing(values=lambda: [a_node(**NODE), Odd()])
 
-class Job:
+class Partitions:
     @staticmethod
-    def load(number):
-        {body}
+    def load():
+{body}
+"""
 
-class Accounted:
-    @staticmethod
-    def load(condition):
-        if condition.get("users") == ["dbd-is-down"]:
-            raise RPCError("Failed to get Jobs from slurmdbd")
-        if condition.get("users") == ["no-such-user"]:
-            raise KeyError("no-such-user")
-        return {1: Thing(**{**JOB, "comment": json.dumps(condition), "allocated_tres": TRES(gres__gpu=2)})}
-
-db = Thing(Jobs=Accounted, JobFilter=lambda **condition: condition)
-'''
+Make = Callable[..., PyslurmClient]
 
 
 @pytest.fixture
-def client(tmp_path, request):
-    """A client whose pyslurm does ``request.param`` when a job is asked for."""
+def client(tmp_path: Path) -> Iterator[Make]:
+    """A client whose pyslurm does ``body`` when the partitions are asked for, and ``head`` when it is imported."""
+    made: list[PyslurmClient] = []
 
-    def make(body: str, *, timeout: float = 20.0, head: str = "") -> PyslurmClient:
-        (tmp_path / "pyslurm.py").write_text(
-            head + STAND_IN.replace("{body}", textwrap.indent(body, " " * 8).strip())
+    def make(
+        body: str = "raise RPCError('never')", *, head: str = "", lacks: str = "", **options: Any
+    ) -> PyslurmClient:
+        used = {
+            what: [name for name, _ in SOURCES[what].attributes.values()] for what in ("nodes", "partitions")
+        }
+        used["nodes"] = [name for name in used["nodes"] if name != lacks]
+        text = STAND_IN.format(
+            node=used["nodes"], partition=used["partitions"], body=textwrap.indent(body, " " * 8)
         )
-        return PyslurmClient({**os.environ, "PYTHONPATH": str(tmp_path)}, timeout=timeout)
-
-    made = []
-
-    def keep(body: str = "raise RPCError('never')", **options) -> PyslurmClient:
-        made.append(make(body, **options))
+        (tmp_path / "pyslurm.py").write_text(head + text)
+        env = {**os.environ, "PYTHONPATH": str(tmp_path), "SLURM_CONF": str(tmp_path / "slurm.conf")}
+        made.append(PyslurmClient(env, **{"timeout": 20.0, **options}))
         return made[-1]
 
-    yield keep
+    yield make
     for one in made:
         one.close()
 
 
-def test_values_are_the_same_as_from_the_commands(client):
-    train, odd = client().jobs()
-    assert (train.id, train.shown_id, train.name, train.user) == (7, "5_0", "train", "user1")
-    assert train.state is JobState.PENDING
-    assert train.time_limit == 3600
-    assert train.submitted == datetime.fromtimestamp(1795236133, timezone.utc)
-    assert train.end is None
-    assert train.exit == ExitStatus(3)
-    assert train.tres == {"cpu": 4, "mem": 4 << 30, "gres/gpu": 2}
-    assert train.gpus == 2
-    assert train.memory_per_gpu == 2 << 30
-    assert train.features == "a100,leaf1"
-    assert train.dependency == "afterok:1(unfulfilled):2,singleton"
-    assert train.comment == "a | b\nJobId=5 é"
-    assert list(train.excluded_nodes) == ["n1", "n2", "n3"]
-    assert train.exclusive == "NODE"
-    assert (train.switches, train.switches_wait) == (None, None)
-    assert (odd.id, odd.dependency, odd.shown_id) == (9, None, "9")
+def names(asked: PyslurmClient) -> list[str]:
+    return [node.name for node in asked.nodes()]
 
 
-def test_it_is_a_slurm_client(client):
+def test_values_are_the_same_as_from_the_commands(client: Make) -> None:
+    one, odd = client().nodes()
+    assert (one.name, one.state, one.flags) == ("n1", NodeState.IDLE, frozenset({"DRAIN"}))
+    assert (one.cpus, one.memory, one.gpus) == (64, 512000 << 20, 8)
+    assert one.tres_allocated == {"cpu": 4, "mem": 4 << 30}
+    assert one.booted == datetime.fromtimestamp(1795236133, timezone.utc)
+    assert one.last_busy is None
+    assert (one.partitions, one.features, one.reason) == (("gpu",), ("a100",), "fan | State=IDLE é")
+    assert (odd.name, odd.state, odd.comment) == ("n2", NodeState.DOWN, None)
+
+
+def test_it_is_a_slurm_client(client: Make) -> None:
     assert isinstance(client(), SlurmClient)
 
 
-def test_selection(client):
-    asked = client()
-    assert [job.id for job in asked.jobs(ids=[9])] == [9]
-    assert [job.id for job in asked.jobs(ids=[5])] == [7]
-    assert [job.id for job in asked.jobs(user="user1")] == [7]
-    assert asked.jobs(ids=[99]) == ()
-    assert asked.jobs(ids=[]) == ()
+@pytest.mark.case("P7")
+def test_what_pyslurm_loses_is_read_by_the_commands(client: Make) -> None:
+    row = job(7, exit="137:0", array_job_id="7", array_task="2-9%2", state="FAILED", name="\udcff")
+    (found,) = client(run=Answers(jobs=[{**row, "tres_per_node": "gres/gpu:3"}])).jobs()
+    assert (found.exit.code, found.array_tasks, found.gpus, found.name) == (137, "2-9%2", 3, "\udcff")
+
+
+@pytest.mark.case("A2")
+def test_one_odd_node_does_not_lose_the_others(client: Make) -> None:
+    unread = Unread()
+    asked = client(unread=unread)
+    path = Path(asked._child._env["PYTHONPATH"], "pyslurm.py")
+    path.write_text(
+        path.read_text().replace(
+            "a_node(**NODE)", "a_node(**NODE), a_node(**{**NODE, 'configured_gres': {'?': 1}})"
+        )
+    )
+    assert names(asked) == ["n1", "n2"]
+    assert unread.kinds == {"node": 1}
 
 
 @pytest.mark.parametrize(
-    ("body", "error"),
+    ("body", "error", "words"),
     [
-        ("raise RPCError('Invalid job id specified')", NoSuchJob),
-        ("raise RPCError('Unable to contact slurm controller (connect failure)')", SlurmUnreachable),
-        ("raise RPCError('Access/permission denied')", SlurmRefused),
-        ("os._exit(1)", SlurmUnreachable),
-        ("os.kill(os.getpid(), 11)", SlurmUnreachable),
-        ("time.sleep(60)", SlurmTimeout),
-        ("return Thing.nothing_of_this_name", SlurmFormatError),
+        (
+            "raise RPCError('Unable to contact slurm controller (connect failure)')",
+            SlurmUnreachable,
+            "slurmctld",
+        ),
+        ("raise RPCError('Access/permission denied')", SlurmRefused, "denied"),
+        ("raise KeyError('x')", SlurmRefused, "KeyError"),
+        ("os._exit(1)", SlurmUnreachable, "exit code 1"),
+        ("os.kill(os.getpid(), 11)", SlurmUnreachable, "exit code -11"),
+        ("time.sleep(60)", SlurmTimeout, "still waiting"),
     ],
 )
-def test_what_happens_in_the_child_comes_back_as_what_it_means(client, body, error):
-    asked = client(body, timeout=1.5)
-    begin = time.monotonic()
-    with pytest.raises(error) as caught:
-        asked.job(7)
+def test_what_happens_in_the_child_comes_back_as_what_it_means(
+    client: Make, body: str, error: type[Exception], words: str
+) -> None:
+    asked = client(body, timeout=20.0 if "sleep" not in body else 3.0)
+    with pytest.raises(error, match=words) as caught:
+        asked.partitions()
     assert type(caught.value) is error
-    assert time.monotonic() - begin < 5
     # and the next question finds a child that answers
-    assert [job.id for job in asked.jobs()] == [7, 9]
+    assert names(asked) == ["n1", "n2"]
 
 
-def test_a_late_answer_is_never_taken_for_the_next_one(client):
-    asked = client("time.sleep(2); return Thing(**{**JOB, 'id': number})", timeout=1.0)
-    with pytest.raises(SlurmTimeout):
-        asked.job(7)
-    assert [job.id for job in asked.jobs()] == [7, 9]
-
-
-def test_death_at_import_is_unreachable(client):
-    with pytest.raises(SlurmUnreachable) as caught:
-        client(head="import os; os._exit(1)\n").jobs()
-    assert "exit code 1" in str(caught.value)
-
-
-def test_no_pyslurm_is_said_to_be_so(client):
-    with pytest.raises(SlurmNotInstalled) as caught:
-        client(head="raise ImportError('no libslurm')\n").jobs()
-    assert "no libslurm" in str(caught.value)
-
-
-def test_accounting_sends_its_condition(client):
-    since = datetime.fromtimestamp(1795236000, timezone.utc)
-    (record,) = client().accounting(ids=["5_0", 7], user="user1", since=since, until=since, duplicates=False)
-    assert (record.id, record.shown_id, record.gpus, record.state) == (7, "5_0", 2, JobState.PENDING)
-    assert json.loads(record.comment) == {
-        "ids": [5, 7],
-        "users": ["user1"],
-        "start_time": 1795236000,
-        "end_time": 1795236000,
-    }
-
-
+@pytest.mark.case("P5")
 @pytest.mark.parametrize(
-    ("user", "error"), [("dbd-is-down", SlurmUnreachable), ("no-such-user", SlurmRefused)]
+    ("said", "daemon", "words"),
+    [
+        ("fatal: Could not establish a configuration source", "config", "no Slurm configuration"),
+        (
+            "error: _parse_next_key: Parsing error at unrecognized key: Foo\\n"
+            "fatal: Unable to process configuration file",
+            "slurm.conf",
+            "unrecognized key: Foo",
+        ),
+        ("Segmentation fault", "slurmctld", "Segmentation fault"),
+    ],
 )
-def test_accounting_that_fails(client, user, error):
-    with pytest.raises(error) as caught:
-        client().accounting(user=user, duplicates=False)
-    assert getattr(caught.value, "daemon", "slurmdbd") == "slurmdbd"
+def test_the_last_words_of_libslurm_say_what_it_died_of(
+    client: Make, said: str, daemon: str, words: str
+) -> None:
+    with pytest.raises(SlurmUnreachable, match=words) as caught:
+        client(
+            head=f"import os, sys; sys.stderr.write('{said}\\n'); sys.stderr.flush(); os._exit(1)\n"
+        ).nodes()
+    assert caught.value.daemon == daemon
 
 
-def test_closing_leaves_no_process(client):
+@pytest.mark.case("P5", "P6")
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        ("raise ModuleNotFoundError(\"No module named 'pyslurm'\", name='pyslurm')\n", "not installed"),
+        ("raise ImportError('libslurm.so.42: cannot open shared object file')\n", "libslurm.so.42"),
+        ("raise RuntimeError('version mismatch')\n", "version mismatch"),
+    ],
+)
+def test_a_pyslurm_that_cannot_be_imported_is_said_to_be_so_each_time(
+    client: Make, head: str, words: str
+) -> None:
+    asked = client(head=head)
+    for _ in range(3):
+        with pytest.raises(SlurmNotInstalled, match=words) as caught:
+            asked.nodes()
+        assert "on PATH" not in str(caught.value)
+        assert len(str(caught.value).splitlines()) <= 3
+        assert asked._child._process is None, "a child that imported half of it lives on"
+
+
+@pytest.mark.case("P1")
+def test_a_pyslurm_that_lacks_an_attribute_is_refused_by_name(client: Make) -> None:
+    with pytest.raises(SlurmNotInstalled) as caught:
+        client(lacks="configured_gres").nodes()
+    assert "25.11.2 lacks Node.configured_gres" in str(caught.value)
+    assert "or newer" in str(caught.value)
+
+
+@pytest.mark.case("P1")
+def test_a_pyslurm_without_a_class_is_refused_by_name(client: Make) -> None:
     asked = client()
-    asked.jobs()
+    path = Path(asked._child._env["PYTHONPATH"], "pyslurm.py")
+    path.write_text(path.read_text().replace("class Nodes:", "class Nothing:"))
+    with pytest.raises(SlurmNotInstalled, match=r"lacks Nodes\.load"):
+        asked.nodes()
+
+
+def test_a_late_answer_is_never_taken_for_the_next_one(client: Make) -> None:
+    asked = client("time.sleep(4); return Thing(values=lambda: [])", timeout=3.0)
+    with pytest.raises(SlurmTimeout):
+        asked.partitions()
+    assert names(asked) == ["n1", "n2"]
+
+
+@pytest.mark.case("P4")
+def test_many_threads_ask_one_child(client: Make) -> None:
+    asked = client()
+    found: list[list[str]] = []
+
+    def ask() -> None:
+        found.extend(names(asked) for _ in range(10))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [["n1", "n2"]] * 40
+
+
+@pytest.mark.case("P3")
+def test_a_child_is_replaced_when_the_configuration_changes(client: Make, tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text("SlurmctldHost=old\n")
+    asked = client()
+
+    def child() -> int:
+        assert names(asked)
+        assert asked._child._process is not None
+        return asked._child._process.pid
+
+    first = child()
+    assert child() == first
+    (tmp_path / "slurm.conf").write_text("SlurmctldHost=another\n")
+    second = child()
+    assert second != first
+    (tmp_path / "gres.conf").write_text("")
+    assert child() != second
+
+
+def test_closing_leaves_no_process(client: Make) -> None:
+    asked = client()
+    asked.nodes()
     process = asked._child._process
     assert process is not None
     assert process.poll() is None
     asked.close()
     assert process.poll() is not None
     with asked:
-        assert asked.jobs()
+        assert asked.nodes()
     assert asked._child._process is None
 
 
-def test_our_modules_do_not_shadow_others_in_the_child(client):
+def test_our_modules_do_not_shadow_others_in_the_child(client: Make) -> None:
     # slurm_plugins/client has modules named parse, values, tables...
     asked = client(
         head="import sys; assert not any('slurm_plugins/client' in entry for entry in sys.path), sys.path\n"
     )
-    assert asked.jobs()
+    assert asked.nodes()
 
 
-def test_the_child_ends_with_its_parent(tmp_path):
-    import subprocess
-
-    (tmp_path / "pyslurm.py").write_text(STAND_IN.replace("{body}", "pass"))
+def test_the_child_ends_with_its_parent(client: Make, tmp_path: Path) -> None:
+    client()
     code = (
         "from slurm_plugins.client.pyslurm_client import PyslurmClient; import os\n"
-        f"c = PyslurmClient({{**os.environ, 'PYTHONPATH': {str(tmp_path)!r}}}); c.jobs()\n"
+        f"c = PyslurmClient({{**os.environ, 'PYTHONPATH': {str(tmp_path)!r}}}); c.nodes()\n"
         "print(c._child._process.pid, flush=True); os._exit(0)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True
     )
     pid = int(done.stdout)
 

@@ -45,12 +45,3 @@ def test_what_is_used_is_there(sources, path):
 )
 def test_what_is_not_there_is_missed(sources, path):
     assert not sources.has(path)
-
-
-def test_the_filters_that_are_sent_are_the_ones_checked():
-    from inspect import getsource
-
-    from slurm_plugins.client import pyslurm_client
-
-    sent = {part.split('"')[0] for part in getsource(pyslurm_client).split('condition["')[1:]}
-    assert sent == {path.rpartition(".")[2] for path in ALSO_USED if path.startswith("db.JobFilter.")}

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -337,6 +338,14 @@ FAULTS = (
     ),
     Fault("the site file names no topology", _site(r"^file = .*topology.conf.*$", ""), "topology", "warning", "flat", "[topology] file"),
     Fault("Slurm cuts the wait for switches", _enforce, "max-switch-wait", "warning", "at 300 s", "max_switch_wait=1800"),
+    Fault(
+        "pyslurm is wanted and is not there",
+        lambda scene: (
+            scene.edit(scene.layout.site, r"^\[slurm\]$", '[slurm]\nbackend = "pyslurm"'),
+            scene.host.answer(sys.executable, Ran(1, "", "pyslurm is not installed for gsub's Python")),
+        ),
+        "slurm-backend", "error", "not installed", 'backend = "commands"',
+    ),
     # --- accounting
     Fault("no accounting", _config("AccountingStorageType", "accounting_storage/none"), "slurmdbd", "warning", "no accounting", "slurmdbd"),
     Fault(
