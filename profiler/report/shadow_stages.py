@@ -70,6 +70,7 @@ class Stages:
             self._sensitivity.add(found, body, attempts)
         if (found := changes.get("avoid_nodes")) is not None:
             self._avoid.add(found, attempts)
+        self._limits.hold_back(body)
         if body.reject is not None:
             self._limits.add(attempts, settled=settled)
         self._smoke.add(attempts)
@@ -519,12 +520,19 @@ class _AvoidNodes:
         )
 
 
+_HELD_BACK: Final = "changes clipped or left out, which a limit or the charge was in the way of"
+
+
 class _Limits:
     """Helped: would have been refused, and did not run in all its time. Harmed: would have been refused, and ran."""
 
     def __init__(self) -> None:
         self._happened = Happened()
-        self._helped = self._harmed = self._unknown = 0
+        self._helped = self._harmed = self._unknown = self._held_back = 0
+
+    def hold_back(self, body: Body) -> None:
+        """Count a job of which a change was clipped or left out: its user's limits or the charge were in the way."""
+        self._held_back += any(one.inputs.get("limited") for one in body.notes)
 
     def add(self, attempts: Sequence[Attempt], *, settled: bool) -> None:
         self._happened.add(["refused"], attempts)
@@ -548,7 +556,10 @@ class _Limits:
                     self._unknown,
                 ),
             ),
-            harm=(counted("refused, and ran", self._harmed, known),),
+            harm=(
+                counted("refused, and ran", self._harmed, known),
+                *([Figure(_HELD_BACK, self._held_back)] if self._held_back else []),
+            ),
             helped=self._helped,
             harmed=self._harmed,
             known=known,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -365,6 +366,16 @@ def test_avoid_nodes(world: World, lab: Store) -> None:
     }
     assert told(found.harm) == {"ran there and did not fail so: they would have gone elsewhere": (20, 30)}
     assert (found.verdict, advice(page, None).stage) == ("for", "avoid_nodes")
+
+
+@pytest.mark.case("F1")
+def test_changes_that_a_limit_held_back_are_harm_that_was_seen() -> None:
+    stages = Stages(None)
+    note = {"stage": "sensitivity", "inputs": {"limited": "clipped"}}
+    for notes in ([note, note], [{"inputs": {"share": 8}}], []):
+        stages.add(msgspec.convert({"notes": notes}, Body), (), settled=True)
+    (found,) = (stage for stage in stages.done() if stage.name == "limits")
+    assert [(one.label.split(",")[0], one.value) for one in found.harm[1:]] == [("changes clipped or left out", 1)]
 
 
 def test_limits(world: World, lab: Store) -> None:

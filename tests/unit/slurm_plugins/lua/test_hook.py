@@ -126,6 +126,8 @@ def test_a_broken_installation_lets_jobs_pass(shim: Shim, tmp_path: Path, part: 
     assert (loaded["rc"], loaded["modify"]) == (0, True)
     assert len(loaded["log"]) == 1
     assert loaded["log"][0].startswith("error: gsub is left out: ")
+    record = {"user_id": 1000, "comment": "gsub:guarded", "job_state": 0}
+    assert shim.modify({"min_nodes": 4}, record, scripted=True)["rc"] == 0
     done = shim.submit(JOB, scripted=True)
     assert (done.rc, done.raised, done.job) == (0, None, JOB)
 
