@@ -78,9 +78,10 @@ def explain_submission(line: CommandLine, environ: Mapping[str, str]) -> Explana
     from site_configs.site import find_site
 
     site = usable_site(environ)
-    slurm_env = slurm_environment(environ, site or Site(cluster=""))
+    known_site = site or Site(cluster="")
+    slurm_env = slurm_environment(environ, known_site)
     script = _script(line)
-    context, problems = _look(Slurm.here(slurm_env), site or Site(cluster=""))
+    context, problems = _look(Slurm.here(slurm_env, known_site), known_site)
     known, unheard = known_of(context.site, os.getuid())
     context = replace(context, knowledge=known)
     workload = identified(line, script, environ)

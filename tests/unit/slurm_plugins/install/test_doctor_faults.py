@@ -264,6 +264,11 @@ def _slurm_conf(scene: Scene) -> Path:
     return scene.layout.slurm_conf
 
 
+def _wants_pyslurm(scene: Scene) -> None:
+    scene.edit(scene.layout.site, r"^\[slurm\]$", '[slurm]\nbackend = "pyslurm"')
+    scene.host.answer(sys.executable, Ran(1, "", "pyslurm is not installed for gsub's Python"))
+
+
 # fmt: off
 FAULTS = (
     # --- Slurm
@@ -340,10 +345,7 @@ FAULTS = (
     Fault("Slurm cuts the wait for switches", _enforce, "max-switch-wait", "warning", "at 300 s", "max_switch_wait=1800"),
     Fault(
         "pyslurm is wanted and is not there",
-        lambda scene: (
-            scene.edit(scene.layout.site, r"^\[slurm\]$", '[slurm]\nbackend = "pyslurm"'),
-            scene.host.answer(sys.executable, Ran(1, "", "pyslurm is not installed for gsub's Python")),
-        ),
+        _wants_pyslurm,
         "slurm-backend", "error", "not installed", 'backend = "commands"',
     ),
     # --- accounting
