@@ -151,8 +151,10 @@ def _look(slurm: Slurm, site: Site) -> tuple[Context, tuple[str, ...]]:
             why=report.error,
             fix="try again in a few minutes; 'scontrol ping' tells when it answers",
         )
-    problems = (f"{report.trouble}; the network is taken as flat",) if report.trouble else ()
-    return Context(site, report.inventory, report.facts), problems
+    problems = [f"{report.trouble}; the network is taken as flat"] if report.trouble else []
+    if lost := report.unread.get("node", 0) + report.unread.get("partition", 0):
+        problems.append(f"{lost} of Slurm's nodes and partitions could not be read: more may be there")
+    return Context(site, report.inventory, report.facts), tuple(problems)
 
 
 def _default_account(env: Mapping[str, str], site: Site) -> tuple[str | None, tuple[str, ...]]:

@@ -21,7 +21,7 @@ from site_configs.site_model import Site
 from site_configs.topology import Topologies, TopologyError
 from slurm_plugins.client import inventory
 from slurm_plugins.client.errors import SlurmError
-from slurm_plugins.client.tables import scontrol_records
+from slurm_plugins.client.tables import Unread, read_rows, scontrol_records
 from slurm_plugins.client.values import Node
 from slurm_plugins.client.versions import Version
 from slurm_plugins.install.doctor.check import Role, UnseenError
@@ -331,7 +331,8 @@ class Sight:
         def read() -> tuple[Node, ...]:
             said = self.asked("scontrol", "--oneliner", "--all", "show", "node")
             try:
-                return tuple(map(inventory.node, scontrol_records(said, "NodeName", _NODE_TEXTS)))
+                found = scontrol_records(said, "NodeName", _NODE_TEXTS)
+                return tuple(read_rows("node", found, "NodeName", inventory.node, Unread()))
             except SlurmError as problem:
                 raise UnseenError(str(problem)) from problem
 
