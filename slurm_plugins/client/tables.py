@@ -37,7 +37,8 @@ class Unread:
         self.kinds[kind] = self.kinds.get(kind, 0) + 1
         if not self.example:
             what, piece = (why.what, why.line) if isinstance(why, SlurmFormatError) else (repr(why), "")
-            self.example = f"{kind} {name[:80]}: {what}" + (f", not {piece[:200]!r}" if piece else "")
+            text = f"{kind} {name[:80]}: {what}" + (f", not {piece[:200]!r}" if piece else "")
+            self.example = text.encode("utf-8", "replace").decode()
 
 
 def read_rows(

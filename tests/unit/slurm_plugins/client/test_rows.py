@@ -58,6 +58,13 @@ def test_a_row_that_cannot_be_read_is_left_out_and_counted(bad: dict[str, str]) 
 
 
 @A2
+def test_what_is_logged_of_a_row_can_be_sent_and_printed() -> None:
+    unread = Unread()
+    jobs(job(1), job(2, id="\udcff", name="\udcff"), unread=unread)
+    unread.example.encode()
+
+
+@A2
 def test_where_no_row_can_be_read_there_is_no_answer() -> None:
     with pytest.raises(SlurmFormatError):
         jobs(job(2, eligible="tomorrow"))
