@@ -375,7 +375,9 @@ def test_changes_that_a_limit_held_back_are_harm_that_was_seen() -> None:
     for notes in ([note, note], [{"inputs": {"share": 8}}], []):
         stages.add(msgspec.convert({"notes": notes}, Body), (), settled=True)
     (found,) = (stage for stage in stages.done() if stage.name == "limits")
-    assert [(one.label.split(",")[0], one.value) for one in found.harm[1:]] == [("changes clipped or left out", 1)]
+    assert [(one.label.split(",")[0], one.value) for one in found.harm[1:]] == [
+        ("changes clipped or left out", 1)
+    ]
 
 
 def test_limits(world: World, lab: Store) -> None:

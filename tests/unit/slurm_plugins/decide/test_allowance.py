@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,7 +16,7 @@ from slurm_plugins.decide.ground import ground
 from slurm_plugins.decide.pipeline import decide
 from slurm_plugins.decide.request import Job, Request, with_edits
 from slurm_plugins.decide.stage import Stage
-from slurm_plugins.limits.billing import parse_weights
+from slurm_plugins.limits.billing import How, parse_weights
 from slurm_plugins.limits.records import Association, Associations, Limits, Qos
 from tests.unit.slurm_plugins.decide.cluster import two_leaves
 
@@ -41,7 +41,7 @@ def site(
     limits: Associations | None = None,
     *,
     weights: str = "",
-    billed: Literal["sum", "max", "max_gres"] = "sum",
+    billed: How = "sum",
     qos: str = "",
     per_cpu: int = 8000,
 ) -> Context:
@@ -135,9 +135,7 @@ def test_cpus_are_clipped_too() -> None:
         ("Mem=0.25G,CPU=1,GRES/gpu=8", "max_gres", False, False),
     ],
 )
-def test_nothing_costs_more(
-    weights: str, billed: Literal["sum", "max", "max_gres"], memory: bool, cpus: bool
-) -> None:
+def test_nothing_costs_more(weights: str, billed: How, memory: bool, cpus: bool) -> None:
     context = site(weights=weights, billed=billed)
     open_cpus = asked(cpus_per_task=None, num_tasks=None, min_cpus=None)
     decision = decided(open_cpus, context)

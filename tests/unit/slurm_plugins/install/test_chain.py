@@ -261,7 +261,9 @@ def test_a_sites_rules_mean_what_they_meant(lua: str, tmp_path: Path, style: str
 def test_a_site_whose_globals_raise_is_left_alone(lua: str, tmp_path: Path) -> None:  # noqa: F811
     with_shim(tmp_path)
     # only the main function may ask for a global that is none
-    strict = STRICT.replace('not mt.__declared[n] and what() ~= "C"', 'not mt.__declared[n] and what() == "Lua"')
+    strict = STRICT.replace(
+        'not mt.__declared[n] and what() ~= "C"', 'not mt.__declared[n] and what() == "Lua"'
+    )
     assert strict != STRICT
     site = (strict + MODIFY).encode()
     script = tmp_path / "job_submit.lua"
@@ -285,7 +287,9 @@ def test_where_no_script_is_found_nothing_is_chained(lua: str, tmp_path: Path, s
     found = run(lua, tmp_path / "job_submit.lua", site)
     assert "job_submit.lua is not on the stack" in found[0]
     assert asked(found) == ()
-    assert without_us(found[1:]) == without_us(run(lua, tmp_path / "job_submit.lua", b"\n" + (RULES + MODIFY).encode()))
+    assert without_us(found[1:]) == without_us(
+        run(lua, tmp_path / "job_submit.lua", b"\n" + (RULES + MODIFY).encode())
+    )
 
 
 def test_the_chain_finds_the_shim_where_slurmctld_runs(lua: str, tmp_path: Path) -> None:  # noqa: F811
