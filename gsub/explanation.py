@@ -144,7 +144,7 @@ def _sound(script: bytes) -> None:
 
 def _look(slurm: Slurm, site: Site) -> tuple[Context, tuple[str, ...]]:
     """The cluster as it is now, and what was wrong with it. Raises UserError when Slurm does not answer."""
-    report = look_at(slurm, site, Question(site="", site_path=""))
+    report = look_at(slurm, site, Question(site="", site_path="", limits=True))
     if report.inventory is None:
         raise UserError(
             "the cluster could not be looked at",
@@ -154,7 +154,10 @@ def _look(slurm: Slurm, site: Site) -> tuple[Context, tuple[str, ...]]:
     problems = [f"{report.trouble}; the network is taken as flat"] if report.trouble else []
     if lost := report.unread.get("node", 0) + report.unread.get("partition", 0):
         problems.append(f"{lost} of Slurm's nodes and partitions could not be read: more may be there")
-    return Context(site, report.inventory, report.facts), tuple(problems)
+    if report.limits_error:
+        problems.append(f"the limits of accounting could not be read: {report.limits_error}")
+    context = Context(site, report.inventory, report.facts, associations=report.associations)
+    return context, tuple(problems)
 
 
 def _default_account(env: Mapping[str, str], site: Site) -> tuple[str | None, tuple[str, ...]]:
