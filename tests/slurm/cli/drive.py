@@ -41,7 +41,7 @@ def drive(
     *,
     cwd: Path,
     user: str | None,
-    timeout: float = 180,
+    timeout: float = 420,
 ) -> list[Done]:
     """Run `program` with the words of each case, one after the other."""
     asked = [{"argv": [*program, *case.words], "env": dict(case.env), "stdin": case.stdin} for case in cases]
