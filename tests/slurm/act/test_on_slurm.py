@@ -489,7 +489,7 @@ def test_the_mode_of_the_site_is_changed_by_its_command(acting: Acting) -> None:
         acting.wait(lambda: "in advise" in acting.ask("requeue", job)["said"])
         assert acting.ask("hold", job)["result"] == "refused"
         # forced: doctor knows clusters that were installed, and this one was not
-        mode("enforce", "--partition=gpu", "--rollout=100", "--force")
+        mode("enforce", "--partition=gpu", "--rollout=100", "--force", "--yes")
         acting.wait(lambda: "only a job that failed" in acting.ask("requeue", job)["said"])
         assert acting.ask("hold", job)["result"] == "done"
         assert acting.ask("release", job)["result"] == "done"
