@@ -427,6 +427,13 @@ class Site:
         """The partition as declared, or what the site says of every other one."""
         return self.partitions.get(name) or Partition(name, locality=self.locality, resources=self.resources)
 
+    @property
+    def modes(self) -> frozenset[Mode]:
+        """The modes that are stated: the site's, and those of partitions and accounts that have one of their own."""
+        stated = [partition.mode for partition in self.partitions.values()]
+        stated += [account.mode for account in self.accounts.values()]
+        return frozenset({self.policy.mode, *(mode for mode in stated if mode is not None)})
+
     def mode_for(self, *, partition: str, account: str, uid: int) -> Mode:
         """How far gsub may go with one user's job.
 

@@ -31,9 +31,7 @@ _SECONDS: Final = 90.0
 
 def is_wanted(site: Site) -> bool:
     """Return whether a site needs gsub-act: it enforces somewhere, and has failed jobs tried again or rules cancel."""
-    modes = {site.policy.mode, *(one.mode for one in site.partitions.values())}
-    modes |= {one.mode for one in site.accounts.values()}
-    return "enforce" in modes and (site.resubmit.enabled or site.alerts.cancel)
+    return "enforce" in site.modes and (site.resubmit.enabled or site.alerts.cancel)
 
 
 def does_answer(path: str | os.PathLike[str], *, seconds: float = 2.0) -> bool:

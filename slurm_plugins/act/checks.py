@@ -141,7 +141,7 @@ class Checks:
     def standing(self, request: Request, now: float) -> None:
         """The site may have said observe for everybody, and Slurm no to us. Raises RefusedError."""
         site = self._site()
-        if not _enforces_somewhere(site):
+        if "enforce" not in site.modes:
             raise RefusedError(f"the site is in {site.policy.mode}: only release is done")
         if VERBS[request.verb].ends and not site.alerts.cancel:
             raise RefusedError("the site does not let gsub end jobs (alerts.cancel)")
@@ -282,12 +282,3 @@ def spared(rule: Rule, job: Job) -> str:
         return "it has no batch script, or Slurm does not say"
     whose = {"user": job.user, "account": job.account, "partition": job.partition, "qos": job.qos}
     return exempted(rule, **{what: name or "" for what, name in whose.items()})
-
-
-def _enforces_somewhere(site: Site) -> bool:
-    modes = [
-        site.policy.mode,
-        *(p.mode for p in site.partitions.values()),
-        *(a.mode for a in site.accounts.values()),
-    ]
-    return "enforce" in modes

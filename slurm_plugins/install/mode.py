@@ -108,7 +108,7 @@ def _rows(site: Site) -> Iterator[Row]:
 
 def enforces(site: Site) -> bool:
     """Whether any job may be changed: then gsub-act is to run."""
-    return any(row.mode == "enforce" for row in rows(site))
+    return "enforce" in site.modes
 
 
 def beyond(site: Site, mode: Mode) -> tuple[Row, ...]:

@@ -63,9 +63,7 @@ def _site(sight: Sight) -> Iterator[Said]:
             f"chmod 0755 {path.parent}",
         )
         return
-    modes = {site.policy.mode, *(part.mode for part in site.partitions.values())}
-    modes |= {account.mode for account in site.accounts.values()}
-    told = ", ".join(mode for mode in ("observe", "advise", "enforce") if mode in modes)
+    told = ", ".join(mode for mode in ("observe", "advise", "enforce") if mode in site.modes)
     yield ok(f"{path}: cluster {site.cluster}, mode {told}")
 
 
