@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from slurm_plugins.client.errors import SlurmFormatError
+from slurm_plugins.limits.records import unit_exponent
 
 __all__ = ["How", "Weights", "billing_of", "how_billed", "parse_weights"]
 
@@ -18,8 +19,6 @@ Weights = tuple[tuple[str, float], ...]
 How = Literal["sum", "max", "max_gres"]
 
 _ITEM: Final = re.compile(r"([^=,]+)=([0-9.]+)([KMGTP]?)")
-_UNITS: Final = {"K": -10, "": 0, "M": 0, "G": 10, "T": 20, "P": 30}
-_COUNT_UNITS: Final = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50}
 _ON_NODES: Final = frozenset({"cpu", "mem", "node"})
 
 
@@ -39,8 +38,7 @@ def parse_weights(text: str | None) -> Weights:
         if weight is None or number < 0:
             raise SlurmFormatError("weights of resources were expected", text or "")
         name = weight[1].lower()
-        units = _UNITS if name == "mem" else _COUNT_UNITS
-        found.append((name, number / 2.0 ** units[weight[3]]))
+        found.append((name, number / 2.0 ** unit_exponent(name, weight[3])))
     return tuple(found)
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "Limits",
     "Qos",
     "parse_associations",
+    "unit_exponent",
     "with_default_qos",
     "with_static_limits",
 ]
@@ -205,8 +206,17 @@ def _in_use(text: str) -> dict[str, int]:
 
 
 _PLAIN: Final = re.compile(r"([^=,]+)=(\d+)([KMGTP]?)")
-_UNITS: Final = {"K": -10, "": 0, "M": 0, "G": 10, "T": 20, "P": 30}
+_MEMORY_UNITS: Final = {"K": -10, "": 0, "M": 0, "G": 10, "T": 20, "P": 30}
 _COUNT_UNITS: Final = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50}
+
+
+def unit_exponent(tres: str, unit: str) -> int:
+    """Return the power of two by which a unit multiplies an amount of a TRES: of memory MiB, of others a count.
+
+    >>> unit_exponent("mem", "G"), unit_exponent("mem", ""), unit_exponent("gres/gpu", "K")
+    (10, 0, 10)
+    """
+    return (_MEMORY_UNITS if tres == "mem" else _COUNT_UNITS)[unit]
 
 
 def _plain(text: str) -> dict[str, int]:
@@ -216,8 +226,8 @@ def _plain(text: str) -> dict[str, int]:
         amount = _PLAIN.fullmatch(item)
         if not amount:
             raise SlurmFormatError("amounts of resources were expected", text)
-        name, unit = amount[1], amount[3]
-        by = _UNITS[unit] if name == "mem" else _COUNT_UNITS[unit]
+        name = amount[1]
+        by = unit_exponent(name, amount[3])
         found[name] = int(amount[2]) << by if by >= 0 else int(amount[2]) >> -by
     return found
 
