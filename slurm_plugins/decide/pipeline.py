@@ -9,6 +9,7 @@ not see (`steps`), drops the stage's whole proposal with a note. A stage that ra
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Final
 
 from site_configs.clients_table import find_client
@@ -119,7 +120,11 @@ class Walk:
         self.failures: list[StageFailure] = []
         self.reject: str | None = None
         self.error = 0
-        self.allowance = Allowance.of(request, context)
+
+    @cached_property
+    def allowance(self) -> Allowance | None:
+        """The limits and charges of the request as its user made it; found when a change first needs them."""
+        return Allowance.of(self.asked, self.context)
 
     @classmethod
     def through(cls, stages: Sequence[Stage], request: Request, context: Context) -> Walk:
