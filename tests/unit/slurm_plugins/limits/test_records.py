@@ -72,6 +72,16 @@ def test_a_comment_is_no_limit() -> None:
     assert told.accounts["lab"].limits.per_job == {}
 
 
+def test_memory_of_gpus_is_no_memory() -> None:
+    limits = "GrpTRES=gres/gpumem=5(1) MaxTRESPJ=gres/gpumem=3"
+    found = parse_associations(
+        f"ClusterName=c Account=lab UserName= Partition= ParentAccount= {limits}"
+    ).accounts["lab"]
+    assert found.limits.per_job == {"gres/gpumem": 3} and found.limits.shared == {
+        "GrpTRES": {"gres/gpumem": 5}
+    }
+
+
 def test_accounts_that_are_above_each_other_end() -> None:
     line = "ClusterName=c Account={} UserName= Partition= ParentAccount={}(1) GrpTRES=\n"
     told = parse_associations(line.format("a", "b") + line.format("b", "a"))
