@@ -25,7 +25,7 @@ __all__ = [
     "monotone",
     "pooled",
     "relative",
-    "thinned",
+    "thin_sums",
 ]
 
 TOLERANCE: Final = 0.005
@@ -149,10 +149,10 @@ def pooled(points: Iterable[Point], gpus: int = 1) -> tuple[Sum, ...]:
     return tuple(sums)
 
 
-def thinned(sums: Sequence[Sum]) -> Sequence[Sum]:
+def thin_sums(sums: Sequence[Sum]) -> Sequence[Sum]:
     """At most `_SUMS` of them, the first and the last among them: a fit takes as long as it has counts.
 
-    >>> [one.cpus for one in thinned([Sum(cpus, 1.0, 0.1) for cpus in range(1, 3000)])][::8]
+    >>> [one.cpus for one in thin_sums([Sum(cpus, 1.0, 0.1) for cpus in range(1, 3000)])][::8]
     [1, 775, 1548, 2322]
     """
     last = len(sums) - 1
@@ -186,7 +186,7 @@ def fit(points: Sequence[Point], gpus: int = 1) -> Curve:
     >>> curve.model, knee(curve), round(curve.knee)
     ('saturating', 6, 6)
     """
-    sums = thinned(pooled(points, gpus))
+    sums = thin_sums(pooled(points, gpus))
     if not sums:
         raise ValueError("no points to fit a curve to")
     found = _saturating(sums)

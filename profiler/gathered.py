@@ -21,7 +21,7 @@ from profiler.curves import Curve, Point, knee
 from profiler.points import Measured
 from profiler.refining import refined, standing
 
-__all__ = ["ORDINARY", "RUNS", "Refine", "agreeing", "curve_by_curve", "gathered", "in_order", "points_of"]
+__all__ = ["ORDINARY", "RUNS", "Refine", "agreeing", "gathered", "iterate_curves", "points_of", "sort_curves"]
 
 Refine: TypeAlias = Callable[[tuple[str, ...], Sequence[Sequence[Point]], int], Curve]
 """Ids of runs, their points and their number of GPUs -> the curve; raises ValueError for none."""
@@ -49,15 +49,15 @@ def gathered(
     >>> [(known.workload, known.also, known.knee, known.memory_peak) for known in gathered([one], 0.0)]
     [('run:a', ('like:b',), 6, 3221225472)]
     """
-    return in_order(curve_by_curve(runs, now, refine=refine))
+    return sort_curves(iterate_curves(runs, now, refine=refine))
 
 
-def in_order(curves: Iterable[WorkloadCurve]) -> tuple[WorkloadCurve, ...]:
+def sort_curves(curves: Iterable[WorkloadCurve]) -> tuple[WorkloadCurve, ...]:
     """The workload that was measured last first."""
     return tuple(sorted(curves, key=lambda one: (-one.at, one.workload)))
 
 
-def curve_by_curve(
+def iterate_curves(
     runs: Iterable[Measured], now: float, *, refine: Refine | None = None
 ) -> Iterator[WorkloadCurve]:
     """The same, each as it is made, in no order: it takes long where there are many."""

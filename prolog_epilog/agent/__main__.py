@@ -12,7 +12,7 @@ from pathlib import Path
 from profiler.arguments import seconds
 from profiler.logs import log_to_stderr
 from prolog_epilog.agent.settings import Settings, SettingsError, boot_id, node_name, slurmd_spool
-from prolog_epilog.health.command import weakness
+from prolog_epilog.health.command import find_weakness
 from site_configs.site import SiteError, find_site, load_site
 
 __all__ = ["main"]
@@ -120,7 +120,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         slurmd_spool=slurmd_spool(arguments.slurmd_spool, site.slurm.conf, node),
         interval=arguments.interval or float(site.agent.interval),
         boot=boot_id(),
-        untrusted=weakness(path),
+        untrusted=find_weakness(path),
     )
 
 

@@ -19,7 +19,7 @@ from typing import Final
 from prolog_epilog.health.finding import Finding, State, cleaned
 from prolog_epilog.health.tasks import Task
 
-__all__ = ["ENVIRONMENT", "run", "weakness"]
+__all__ = ["ENVIRONMENT", "find_weakness", "run"]
 
 ENVIRONMENT: Final = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "HOME": "/"}
 """All that the program gets, and GSUB_NODE and GSUB_CHECK."""
@@ -34,7 +34,7 @@ _STATES: Final[dict[int, State]] = {0: "ok", 1: "warning"}
 def run(task: Task) -> Finding:
     """Run the task's program. Its state is "unknown" when it cannot be started or takes too long."""
     for path in _programs(task.command):
-        if why := weakness(path):
+        if why := find_weakness(path):
             return Finding("unknown", cleaned(f"not run, as it runs as root and {why}"))
     environment = {**ENVIRONMENT, "GSUB_NODE": task.node, "GSUB_CHECK": task.name}
     try:
@@ -58,7 +58,7 @@ def run(task: Task) -> Finding:
     return Finding(_STATES.get(code, "error"), detail)
 
 
-def weakness(path: Path) -> str:
+def find_weakness(path: Path) -> str:
     """Why others than root, and whom we run as, could change what lies at `path`; empty where they cannot, or nothing
     is there.
 

@@ -14,11 +14,11 @@ from typing import Final, Literal
 
 from slurm_plugins.client.errors import SlurmFormatError
 from slurm_plugins.client.values import Job
-from slurm_plugins.limits.billing import billing_of, how_billed, parse_weights
-from slurm_plugins.limits.bounds import Bound, Holder, NotKnownError, bounds_of
+from slurm_plugins.limits.billing import compute_billing, parse_billing_rule, parse_weights
+from slurm_plugins.limits.bounds import Bound, Holder, NotKnownError, find_bounds
 from slurm_plugins.limits.lookup import Room
 
-__all__ = ["PARTITION_LIMITS", "Need", "against", "beyond", "need_of"]
+__all__ = ["PARTITION_LIMITS", "Need", "find_excess", "find_obstacle", "need_of"]
 
 PARTITION_LIMITS: Final[Mapping[str, str]] = {
     "MaxMemPerNode": "the partition, else slurm.conf: on a node",
@@ -61,7 +61,7 @@ def need_of(job: Job, fields: Mapping[str, str]) -> Need | None:
     return None
 
 
-def against(job: Job, need: Need, room: Room) -> str:
+def find_obstacle(job: Job, need: Need, room: Room) -> str:
     """Why the memory is not set; empty: it may be. Raises NotKnownError."""
     if why := _of_partitions(job, need, room):
         return why
@@ -71,7 +71,7 @@ def against(job: Job, need: Need, room: Room) -> str:
     return _dearer(job, need, room)
 
 
-def beyond(job: Job, need: Need, room: Room) -> str:
+def find_excess(job: Job, need: Need, room: Room) -> str:
     """Why a job that waits with memory that gsub-act set has more than it may; empty: it has not.
 
     Its user, or who set limits, has changed something since. Raises NotKnownError.
@@ -131,7 +131,7 @@ def _bounds(job: Job, room: Room) -> Iterator[Bound]:
         raise NotKnownError("it is not known which QOS the job has, nor what that allows")
     partitions = tuple((one.name, one.qos or "") for one in room.partitions)
     holder = Holder(job.uid, job.account, tuple(job.qos.split(",")), partitions)
-    for bound in bounds_of(room.associations, holder):
+    for bound in find_bounds(room.associations, holder):
         if bound.tres == "mem" and bound.of != "least":
             yield bound
 
@@ -148,8 +148,8 @@ def _dearer(job: Job, need: Need, room: Room) -> str:
         if not weights:
             continue
         rest = {**dict(job.tres.items()), "cpu": job.num_cpus or 0, "node": job.num_nodes or 0}
-        how = how_billed(room.priority_flags)
-        charged, without = (billing_of(weights, how, {**rest, "mem": mem}) for mem in (need.of("job"), 0))
+        how = parse_billing_rule(room.priority_flags)
+        charged, without = (compute_billing(weights, how, {**rest, "mem": mem}) for mem in (need.of("job"), 0))
         if charged > without:
             return f"partition {partition.name} charges for memory (TRESBillingWeights): it would cost its user more"
     return ""

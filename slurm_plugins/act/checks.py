@@ -13,7 +13,7 @@ from profiler.alerts import exempted
 from profiler.logs import one_line
 from site_configs.alerts_table import Rule
 from site_configs.site_model import MODES, Mode, Site
-from slurm_plugins.act.allowed import Need, against, beyond, need_of
+from slurm_plugins.act.allowed import Need, find_excess, find_obstacle, need_of
 from slurm_plugins.act.ledger import MOST_PROMISED, Book, Entry
 from slurm_plugins.act.slurm import Rights, Slurm
 from slurm_plugins.act.verbs import FIELDS, VERBS, WrongFieldError, check_fields
@@ -241,7 +241,7 @@ class Checks:
     def _memory(self, job: Job, need: Need) -> None:
         """Slurm lets an operator ask for more than a partition has or accounting allows. Raises RefusedError."""
         try:
-            why = against(job, need, self._slurm.room(job))
+            why = find_obstacle(job, need, self._slurm.room(job))
         except NotKnownError as error:
             why = one_line(str(error))
         except SlurmError as error:
@@ -249,12 +249,12 @@ class Checks:
         if why:
             raise RefusedError(why)
 
-    def beyond(self, asked: Entry, job: Job) -> str:
+    def find_excess(self, asked: Entry, job: Job) -> str:
         """Why a job that waits has more memory than it may, by the update that set it; empty: it has not, or Slurm does
         not say. Raises SlurmError."""
         need = need_of(job, asked.fields)
         try:
-            return "" if need is None else beyond(job, need, self._slurm.room(job))
+            return "" if need is None else find_excess(job, need, self._slurm.room(job))
         except NotKnownError:
             return ""
 

@@ -22,7 +22,7 @@ from slurm_plugins.act.checks import RETRY, UNSETTLED, Checks, RefusedError
 from slurm_plugins.act.journal import Journal, JournalError
 from slurm_plugins.act.ledger import Entry, Event, Held, Standing
 from slurm_plugins.act.limits import Limits
-from slurm_plugins.act.mark import marked, needs_mark
+from slurm_plugins.act.mark import add_mark, needs_mark
 from slurm_plugins.act.slurm import Slurm
 from slurm_plugins.act.verbs import VERBS, Seen, argv, came_about
 from slurm_plugins.act.wire import Answer, MalformedError, Request, Result, digest_of, parse_request
@@ -133,7 +133,7 @@ class Desk:
         now = self._clock()
         checks.in_time(request, now)
         asked = _entry("asked", request, uid, now, restarts=job.restarts, fields=fields)
-        comment = marked(job.comment) if request.verb == "update" and needs_mark(fields) else ""
+        comment = add_mark(job.comment) if request.verb == "update" and needs_mark(fields) else ""
         return self._do(asked, request, comment)
 
     def _repeat(self, request: Request, before: Standing) -> Answer:
@@ -284,7 +284,7 @@ class Desk:
 
     def _stop_or_release(self, asked: Entry, job: Job) -> None:
         """Raises SlurmError."""
-        why = self._checks.beyond(asked, job)
+        why = self._checks.find_excess(asked, job)
         stopped = self._journal.book.is_stopped(asked.job)
         if why and not stopped:
             verb, why = "stop", f"its memory was set by gsub-act, and {why}"

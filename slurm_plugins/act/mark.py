@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["MARK", "is_marked", "marked", "needs_mark"]
+__all__ = ["MARK", "add_mark", "is_marked", "needs_mark"]
 
 MARK: Final = "gsub:guarded"
 _COUNTED: Final = frozenset({"MinMemoryNode", "MinMemoryCPU"})
@@ -27,10 +27,10 @@ def is_marked(comment: str | None) -> bool:
     return MARK in (comment or "").split()
 
 
-def marked(comment: str | None) -> str:
+def add_mark(comment: str | None) -> str:
     """A Comment with the mark; what the user put there stays.
 
-    >>> marked(None), marked("project 7"), marked("project 7 gsub:guarded")
+    >>> add_mark(None), add_mark("project 7"), add_mark("project 7 gsub:guarded")
     ('gsub:guarded', 'project 7 gsub:guarded', 'project 7 gsub:guarded')
     """
     return comment or "" if is_marked(comment) else f"{comment or ''} {MARK}".lstrip()

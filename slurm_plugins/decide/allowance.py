@@ -20,10 +20,10 @@ from slurm_plugins.decide.ground import ground
 from slurm_plugins.decide.inventory import Kind, Pool
 from slurm_plugins.decide.request import Request
 from slurm_plugins.decide.shape import NotUnderstood, Shape, requested
-from slurm_plugins.limits.billing import billing_of
-from slurm_plugins.limits.bounds import Bound, Holder, NotKnownError, bounds_of
+from slurm_plugins.limits.billing import compute_billing
+from slurm_plugins.limits.bounds import Bound, Holder, NotKnownError, find_bounds
 
-__all__ = ["Allowance", "Demand", "demand"]
+__all__ = ["Allowance", "Demand", "compute_demand"]
 
 _SIZES: Final = frozenset(
     {"cpus_per_task", "cpus_per_tres", "min_mem_per_node", "min_mem_per_cpu", "mem_per_tres"}
@@ -48,7 +48,7 @@ class Demand:
     all_memory: bool = False
 
 
-def demand(request: Request, context: Context, pool: Pool, kind: Kind) -> Demand | None:
+def compute_demand(request: Request, context: Context, pool: Pool, kind: Kind) -> Demand | None:
     """What Slurm would give a request on nodes of that kind; None where that cannot be said."""
     shape, job = requested(request), request.job
     if isinstance(shape, NotUnderstood):
@@ -82,7 +82,7 @@ def demand(request: Request, context: Context, pool: Pool, kind: Kind) -> Demand
     on_node: dict[str, float] = {"cpu": cpus_node, "mem": memory_node, "gres/gpu": gpus_node}
     if gpu_type:
         has[f"gres/gpu:{gpu_type}"], on_node[f"gres/gpu:{gpu_type}"] = gpus, gpus_node
-    has["billing"] = billing_of(pool.billing, context.slurm.billed, has)
+    has["billing"] = compute_billing(pool.billing, context.slurm.billed, has)
     return Demand(has, on_node, all_memory)
 
 
@@ -132,25 +132,25 @@ class Allowance:
             return None
         found = ground(request, context)
         before = tuple(
-            (place.pool, kind, demand(request, context, place.pool, kind))
+            (place.pool, kind, compute_demand(request, context, place.pool, kind))
             for place, kinds in found or ()
             for kind in kinds
         )
         return cls(context, bounds, before, unknown, bills)
 
-    def against(self, request: Request) -> str:
+    def find_obstacle(self, request: Request) -> str:
         """Why a request may not become this, in half a sentence; empty: it may."""
         if not self.before:
             return self.unknown or "what it gets without a change is not known, and limits hold for it"
         for pool, kind, before in self.before:
-            after = demand(request, self.context, pool, kind)
+            after = compute_demand(request, self.context, pool, kind)
             if before is None or after is None:
                 return "how much it gets is not known, and limits hold for it"
-            if why := self._beyond(before, after):
+            if why := self._find_excess(before, after):
                 return why
         return ""
 
-    def _beyond(self, before: Demand, after: Demand) -> str:
+    def _find_excess(self, before: Demand, after: Demand) -> str:
         if self.unknown and any(after.has[tres] > had * _SAME for tres, had in before.has.items()):
             return self.unknown
         for bound in self.bounds:
@@ -183,11 +183,11 @@ class Allowance:
         """
         if not any(change.field in _AMOUNTS for change in changes):
             return changes, ()
-        why = self.against(after(changes))
+        why = self.find_obstacle(after(changes))
         if not why:
             return changes, ()
         without = tuple(change for change in changes if change.field != "shared")
-        if len(without) < len(changes) and (not without or not self.against(after(without))):
+        if len(without) < len(changes) and (not without or not self.find_obstacle(after(without))):
             (whole,) = (change for change in changes if change.field == "shared")
             return without, ((whole, None, why),)
         if any(change.field not in _SIZES for change in changes):
@@ -195,7 +195,7 @@ class Allowance:
         kept: tuple[Change, ...] = ()
         missed = []
         for change in changes:
-            why = self.against(after((*kept, change)))
+            why = self.find_obstacle(after((*kept, change)))
             if not why:
                 kept = (*kept, change)
                 continue
@@ -216,7 +216,7 @@ class Allowance:
         low, high = 0, _number(change.after)
         while high - low > 1:
             middle = (low + high) // 2
-            if self.against(after((*kept, _with(change, middle)))):
+            if self.find_obstacle(after((*kept, _with(change, middle)))):
                 high = middle
             else:
                 low = middle
@@ -230,7 +230,7 @@ class Allowance:
         for pool, kind, before in self.before:
             if memory and before is not None and before.all_memory:
                 return smaller
-            was, gets = (demand(one, self.context, pool, kind) for one in (unchanged, changed))
+            was, gets = (compute_demand(one, self.context, pool, kind) for one in (unchanged, changed))
             if was is not None and gets is not None and gets.has[tres] > was.has[tres]:
                 return smaller
         return None
@@ -244,7 +244,7 @@ def _bounds(request: Request, context: Context) -> tuple[Bound, ...]:
     if not account:
         raise NotKnownError("it is not known which account the job is of")
     partitions = tuple((pool.name, pool.qos) for pool in context.inventory.pools_of(job.partition))
-    return bounds_of(told, Holder(request.uid, account, tuple((job.qos or "").split(",")), partitions))
+    return find_bounds(told, Holder(request.uid, account, tuple((job.qos or "").split(",")), partitions))
 
 
 def _number(value: Value) -> int:

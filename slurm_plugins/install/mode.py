@@ -22,11 +22,11 @@ __all__ = [
     "Scope",
     "Service",
     "WrongModeError",
-    "beyond",
+    "change_everywhere",
     "changed",
-    "changed_everywhere",
     "enforces",
     "keep_and_write",
+    "list_modes_beyond",
     "rows",
     "service_of",
     "wait_until_taken",
@@ -111,18 +111,18 @@ def enforces(site: Site) -> bool:
     return "enforce" in site.modes
 
 
-def beyond(site: Site, mode: Mode) -> tuple[Row, ...]:
+def list_modes_beyond(site: Site, mode: Mode) -> tuple[Row, ...]:
     """The partitions and accounts that state more than `mode`: the site's own mode does not reach them."""
     return tuple(row for row in rows(site)[1:] if MODES.index(row.mode) > MODES.index(mode))
 
 
-def changed_everywhere(text: str, file: str, mode: Mode) -> str:
+def change_everywhere(text: str, file: str, mode: Mode) -> str:
     """The site file's text with `mode` for the site, and for each partition and account that states more.
 
     Raises as `changed` does.
     """
     text = changed(text, file, Scope(), mode, None)
-    for row in beyond(parse_site(text, file), mode):
+    for row in list_modes_beyond(parse_site(text, file), mode):
         text = changed(text, file, row.scope, mode, None)
     return text
 

@@ -13,7 +13,7 @@ from typing import Final, Literal
 from slurm_plugins.client.errors import SlurmFormatError
 from slurm_plugins.limits.records import unit_exponent
 
-__all__ = ["How", "Weights", "billing_of", "how_billed", "parse_weights"]
+__all__ = ["How", "Weights", "compute_billing", "parse_billing_rule", "parse_weights"]
 
 Weights = tuple[tuple[str, float], ...]
 How = Literal["sum", "max", "max_gres"]
@@ -42,21 +42,21 @@ def parse_weights(text: str | None) -> Weights:
     return tuple(found)
 
 
-def how_billed(priority_flags: str) -> How:
+def parse_billing_rule(priority_flags: str) -> How:
     """By PriorityFlags of slurm.conf.
 
-    >>> how_billed("ACCRUE_ALWAYS,MAX_TRES"), how_billed("MAX_TRES_GRES"), how_billed("")
+    >>> parse_billing_rule("ACCRUE_ALWAYS,MAX_TRES"), parse_billing_rule("MAX_TRES_GRES"), parse_billing_rule("")
     ('max', 'max_gres', 'sum')
     """
     flags = {flag.strip().upper() for flag in priority_flags.split(",")}
     return "max_gres" if "MAX_TRES_GRES" in flags else "max" if "MAX_TRES" in flags else "sum"
 
 
-def billing_of(weights: Weights, how: How, has: Mapping[str, float]) -> float:
+def compute_billing(weights: Weights, how: How, has: Mapping[str, float]) -> float:
     """What a job is charged for a minute that has so much of each TRES, memory in MiB.
 
     >>> weights = parse_weights("CPU=1,Mem=0.5G,GRES/gpu=10")
-    >>> [billing_of(weights, how, {"cpu": 4, "mem": 65536, "gres/gpu": 1}) for how in ("sum", "max", "max_gres")]
+    >>> [compute_billing(weights, how, {"cpu": 4, "mem": 65536, "gres/gpu": 1}) for how in ("sum", "max", "max_gres")]
     [46.0, 32.0, 42.0]
     """
     if not weights:

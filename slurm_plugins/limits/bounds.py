@@ -13,7 +13,7 @@ from typing import Final, Literal
 from site_configs.units import format_size
 from slurm_plugins.limits.records import Associations, Limits
 
-__all__ = ["LIMITS", "Bound", "Holder", "NotKnownError", "amount", "bounds_of"]
+__all__ = ["LIMITS", "Bound", "Holder", "NotKnownError", "find_bounds", "format_amount"]
 
 LIMITS: Final[Mapping[str, str]] = {
     "MaxTRESPerJob": "QOS, else the user or the nearest account above that has one: one job",
@@ -49,7 +49,7 @@ class Bound:
     of: Of
 
     def __str__(self) -> str:
-        return f"the limit {self.name} of {self.whose} is {amount(self.tres, self.most)}"
+        return f"the limit {self.name} of {self.whose} is {format_amount(self.tres, self.most)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,10 @@ class Holder:
     partitions: tuple[tuple[str, str], ...]
 
 
-def amount(tres: str, most: int) -> str:
+def format_amount(tres: str, most: int) -> str:
     """An amount as a person reads it.
 
-    >>> amount("mem", 40960), amount("cpu", 1), amount("gres/gpu:a100", 4)
+    >>> format_amount("mem", 40960), format_amount("cpu", 1), format_amount("gres/gpu:a100", 4)
     ('40G of memory', '1 CPU', '4 of gres/gpu:a100')
     """
     if tres == "mem":
@@ -75,7 +75,7 @@ def amount(tres: str, most: int) -> str:
     return f"{most} {words[tres]}{'' if most == 1 else 's'}" if tres in words else f"{most} of {tres}"
 
 
-def bounds_of(told: Associations, job: Holder) -> tuple[Bound, ...]:
+def find_bounds(told: Associations, job: Holder) -> tuple[Bound, ...]:
     """All limits of accounting that hold for a job. Raises NotKnownError."""
     account = job.account.lower()
     if not told.is_whole(account):

@@ -24,7 +24,7 @@ from slurm_plugins.limits.records import (
     with_static_limits,
 )
 
-__all__ = ["Lookup", "Room", "enforces", "parse_memory_limits", "read_associations"]
+__all__ = ["Lookup", "Room", "is_enforcing", "parse_memory_limits", "read_associations"]
 
 _KEEP: Final = 60.0
 """Seconds for which nodes, partitions, slurm.conf and QOS are taken for known."""
@@ -109,7 +109,7 @@ class Lookup:
             max(sizes) >> 20 if sizes else None,
             per_node,
             per_cpu,
-            enforces(machine.config.get("AccountingStorageEnforce")),
+            is_enforcing(machine.config.get("AccountingStorageEnforce")),
             priority_flags=machine.config.get("PriorityFlags", ""),
             bills=any(partition.billing_weights for partition in machine.partitions),
         )
@@ -188,10 +188,10 @@ def _sacctmgr(runner: Runner, what: Sequence[str], columns: Sequence[str]) -> li
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-def enforces(value: str | None) -> bool:
+def is_enforcing(value: str | None) -> bool:
     """Whether accounting enforces limits, by AccountingStorageEnforce; if it is not told, it may.
 
-    >>> enforces("associations,limits,qos"), enforces("none"), enforces("associations"), enforces(None)
+    >>> is_enforcing("associations,limits,qos"), is_enforcing("none"), is_enforcing("associations"), is_enforcing(None)
     (True, False, False, True)
     """
     return value is None or not _ENFORCING.isdisjoint(word.strip().lower() for word in value.split(","))

@@ -14,8 +14,8 @@ from slurm_plugins.client.errors import SlurmFormatError
 from slurm_plugins.client.runner import Runner, check
 from slurm_plugins.client.versions import Version
 from slurm_plugins.decide.context import SlurmFacts
-from slurm_plugins.limits.billing import how_billed
-from slurm_plugins.limits.lookup import enforces, parse_memory_limits
+from slurm_plugins.limits.billing import parse_billing_rule
+from slurm_plugins.limits.lookup import is_enforcing, parse_memory_limits
 
 __all__ = ["SlurmConfig", "parse_config", "read_config", "slurm_user_of_file"]
 
@@ -69,8 +69,8 @@ def parse_config(text: str) -> SlurmConfig:
             default_memory_per_cpu=_size(found.get("DefMemPerCPU", "")),
             default_memory_per_node=_size(found.get("DefMemPerNode", "")),
             admin_comment_free=not found.get("EpilogSlurmctld"),
-            limits_enforced=enforces(found.get("AccountingStorageEnforce")),
-            billed=how_billed(found.get("PriorityFlags", "")),
+            limits_enforced=is_enforcing(found.get("AccountingStorageEnforce")),
+            billed=parse_billing_rule(found.get("PriorityFlags", "")),
         ),
         cluster=found.get("ClusterName", "").lower(),
         max_memory_per_node=per_node,

@@ -73,7 +73,7 @@ def mode(
     """
     from site_configs.site import SiteError, parse_site
     from slurm_plugins.install.host import HostError, LocalHost
-    from slurm_plugins.install.mode import WrongModeError, changed, changed_everywhere
+    from slurm_plugins.install.mode import WrongModeError, change_everywhere, changed
 
     _check_address(metrics)
     scope = _scope(partition, account)
@@ -92,7 +92,7 @@ def mode(
             _show(site, scope, _ask(metrics), _mtime(host, file))
             return
         if everywhere:
-            after = changed_everywhere(text, str(file), new or "observe")
+            after = change_everywhere(text, str(file), new or "observe")
         else:
             after = changed(text, str(file), scope, new, rollout)
     except UnicodeDecodeError as error:
@@ -285,7 +285,7 @@ def _in_force(service: Service | str | None, mtime: float) -> str:
 
 def _tell(site: Site, meant: Site, file: Path) -> None:
     """What is changed, before and after, and what it means to people."""
-    from slurm_plugins.install.mode import CHANGES, beyond, rows
+    from slurm_plugins.install.mode import CHANGES, list_modes_beyond, rows
 
     old = {str(row.scope): str(row) for row in rows(site)}
     told: list[str] = []
@@ -295,7 +295,7 @@ def _tell(site: Site, meant: Site, file: Path) -> None:
             continue
         before = old.get(name, f"as the site, {old['site']}")
         print(f"{one_line(name)}: {before} -> {row}   ({one_line(str(file))})")
-        if row.scope.kind == "site" and beyond(meant, row.mode):
+        if row.scope.kind == "site" and list_modes_beyond(meant, row.mode):
             print("  For jobs of partitions and accounts that state no mode of their own:")
         for line in CHANGES[row.mode]:
             if line not in told:
@@ -305,10 +305,10 @@ def _tell(site: Site, meant: Site, file: Path) -> None:
 
 def _tell_rest(site: Site) -> None:
     """What goes on acting on jobs, whatever the site's mode, and how it is ended: an off switch that is off says so."""
-    from slurm_plugins.install.mode import beyond
+    from slurm_plugins.install.mode import list_modes_beyond
 
     mode = site.policy.mode
-    rest = beyond(site, mode)
+    rest = list_modes_beyond(site, mode)
     for row in rest:
         does = "jobs are still changed" if row.mode == "enforce" else "users are still told"
         print(f"still in force: {one_line(str(row.scope))}, {row}: {does} there")

@@ -20,7 +20,7 @@ from profiler.answers import Problem
 from profiler.logs import one_line
 from profiler.sealed import SEAL
 from profiler.store.errors import StoreError
-from slurm_plugins.service.keeper.auth import Gate, Who, compare, credential_of
+from slurm_plugins.service.keeper.auth import Gate, Who, check_digest, credential_of
 from slurm_plugins.service.keeper.counts import Counts
 from slurm_plugins.service.keeper.refusal import RefusedError
 from slurm_plugins.service.within import within
@@ -139,7 +139,7 @@ class App:
         with _Held(self._held, self._asking, who.uid) as held:
             body = await _body(receive, size, held.add)
             asked.proven = credential
-            compare(digest, asked.method, _target(scope), body)
+            check_digest(digest, asked.method, _target(scope), body)
             if endpoint is None:
                 raise _no_such(asked.method, values)
             if size > MAX_BODY:

@@ -24,7 +24,7 @@ from profiler.sealed import AUTHORIZATION, answer_digest, request_digest
 from slurm_plugins.service.keeper.refusal import RefusedError
 from slurm_plugins.service.within import within
 
-__all__ = ["Gate", "Munged", "People", "Who", "compare", "credential_of"]
+__all__ = ["Gate", "Munged", "People", "Who", "check_digest", "credential_of"]
 
 _log = logging.getLogger("gsubd.keeper")
 _T = TypeVar("_T")
@@ -122,7 +122,7 @@ def credential_of(header: str | None) -> str:
     return credential
 
 
-def compare(digest: bytes, method: str, target: str, body: bytes) -> None:
+def check_digest(digest: bytes, method: str, target: str, body: bytes) -> None:
     """Raise RefusedError (401) unless a credential's digest is that of this request."""
     if not hmac.compare_digest(digest, request_digest(method, target, body)):
         raise RefusedError(

@@ -30,10 +30,10 @@ __all__ = [
     "prepared",
     "refused",
     "request_of",
-    "resumed",
+    "resume",
     "stopped",
     "unanswered",
-    "withheld",
+    "withhold",
 ]
 
 SHORT: Final = 15.0
@@ -197,7 +197,7 @@ def unanswered(row: Resubmission, why: str, wait: float, now: float) -> Resubmis
     return msgspec.structs.replace(row, due=now + wait, said=one_line(why, 300), tries=row.tries + 1)
 
 
-def withheld(row: Resubmission) -> Resubmission:
+def withhold(row: Resubmission) -> Resubmission:
     """The row while gsub-act does not answer: its sentence promises nothing that nobody would do."""
     if row.withheld:
         return row
@@ -207,7 +207,7 @@ def withheld(row: Resubmission) -> Resubmission:
     return msgspec.structs.replace(row, why=why, said=SILENT)
 
 
-def resumed(row: Resubmission) -> Resubmission:
+def resume(row: Resubmission) -> Resubmission:
     """The row of `withheld` once gsub-act answers again: its sentence as it was planned."""
     if not row.withheld:
         return row

@@ -22,7 +22,7 @@ import msgspec
 
 from profiler.answers import Curves, WorkloadCurve
 from profiler.curves import Curve, Point
-from profiler.gathered import curve_by_curve, in_order
+from profiler.gathered import iterate_curves, sort_curves
 from profiler.logs import Troubles, one_line
 from profiler.points import Measured
 from profiler.refining import refined
@@ -191,12 +191,12 @@ class Learning:
         store = self._storing.store
         runs = await self._storing.read(lambda: store.measured(self._cluster, uid))
         found: list[WorkloadCurve] = []
-        each = curve_by_curve(runs, self._now(), refine=self._refined)
+        each = iterate_curves(runs, self._now(), refine=self._refined)
         # Not where the store is read: answers would wait for it
         fit = asyncio.get_running_loop().run_in_executor
         while await fit(self._fitting, _go_on, each, found):
             pass
-        self._known[uid] = known = in_order(found)
+        self._known[uid] = known = sort_curves(found)
         all_of_them = chain.from_iterable(records_of(self._cluster, uid, one) for one in known)
         records = tuple(islice(all_of_them, _MOST_OF_USER))
         if records != self._records.pop(uid, ()):

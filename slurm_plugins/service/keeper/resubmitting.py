@@ -37,10 +37,10 @@ from slurm_plugins.service.keeper.carrying_out import (
     answered,
     refused,
     request_of,
-    resumed,
+    resume,
     stopped,
     unanswered,
-    withheld,
+    withhold,
 )
 from slurm_plugins.service.keeper.counts import Counts
 from slurm_plugins.service.keeper.deciding import decided, faulty
@@ -198,7 +198,7 @@ class Resubmitting:
         off = self._off is not None and os.path.lexists(self._off)
         rows = await self._storing.read(lambda: [self._row(case, look, off, now) for case in cases])
         if self._hand_silent:
-            rows = [row if row.state in ENDED else withheld(row) for row in rows]
+            rows = [row if row.state in ENDED else withhold(row) for row in rows]
         await self._put(rows, of=cases)
         self._planned.set()
         return rest
@@ -298,7 +298,7 @@ class Resubmitting:
                 # It was planned before the switch; what has begun is ended as it was meant
                 await self._put([stopped(row, "off", "this site has switched resubmission off")])
                 break
-            request = request_of(resumed(row))
+            request = request_of(resume(row))
             try:
                 answer = await self._thread(self._asking, partial(self._hand.ask, request))
             except HandError as error:
@@ -309,7 +309,7 @@ class Resubmitting:
                 return False
             self._hand_silent = 0
             self._troubles.say("gsub-act does not answer, jobs wait for it", "")
-            row = await self._after(resumed(row), answer)
+            row = await self._after(resume(row), answer)
             await self._put([row])
         return True
 
@@ -325,7 +325,7 @@ class Resubmitting:
 
     def _unserved(self, row: Resubmission) -> Resubmission:
         """The row while gsub-act does not answer; one that has waited for too long is given up."""
-        return stopped(row, "slurm", SILENT) if self._now() - row.at > PATIENCE else withheld(row)
+        return stopped(row, "slurm", SILENT) if self._now() - row.at > PATIENCE else withhold(row)
 
     async def _withhold(self, rest: Sequence[Resubmission]) -> None:
         """Promise nothing to those either who come after one that gsub-act did not answer about."""

@@ -36,7 +36,7 @@ from profiler.resubmissions import Resubmission
 from slurm_plugins.client.errors import NoSuchJob, SlurmUnreachable
 from slurm_plugins.client.states import ExitStatus
 from slurm_plugins.client.values import AccountingRecord, Job, JobState
-from slurm_plugins.service.keeper.carrying_out import withheld
+from slurm_plugins.service.keeper.carrying_out import withhold
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=timezone.utc)
 AGO = NOW - timedelta(minutes=5)
@@ -371,7 +371,7 @@ def test_what_followed_is_told_of_all_tasks_of_an_array(ask) -> None:
 @pytest.mark.case("users 3")
 def test_tasks_that_wait_for_a_gsub_act_that_is_away_are_not_promised(ask) -> None:
     tasks = [a_job(JobState.FAILED, id=41, array_job_id=40, array_task_id=1)]
-    row = withheld(
+    row = withhold(
         Resubmission("lab", 41, 0, "cpu_oom", "once", "planned", 0.0, "It is short: it is tried again.")
     )
     service = FakeService({"40_1": answer(job=41)}, followed_by={"40_1": (row,)})

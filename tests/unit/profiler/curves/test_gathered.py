@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from profiler.curves import Curve, Point, fit, pooled, thinned
+from profiler.curves import Curve, Point, fit, pooled, thin_sums
 from profiler.gathered import gathered
 from profiler.points import MAX_CPUS, Measured, MeasuredError, checked
 from slurm_plugins.service.learnt import records_of
@@ -106,7 +106,7 @@ def test_what_is_made_of_a_run_is_bounded() -> None:
 @pytest.mark.case("A6")
 def test_a_fit_takes_as_many_counts_as_it_may_and_is_as_good() -> None:
     points = [Point(cpus, min(cpus, 600.0), 3.0) for cpus in range(1, 2400)]
-    assert len(thinned(pooled(points))) == 32
+    assert len(thin_sums(pooled(points))) == 32
     assert abs(fit(points).knee - 600) < 20
     few = pooled(points[:32])
-    assert thinned(few) == few
+    assert thin_sums(few) == few

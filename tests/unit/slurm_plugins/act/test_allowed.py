@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_plugins.act.allowed import PARTITION_LIMITS, Need, against, beyond, need_of
+from slurm_plugins.act.allowed import PARTITION_LIMITS, Need, find_excess, find_obstacle, need_of
 from slurm_plugins.client.values import Job, Partition, Tres
 from slurm_plugins.limits.bounds import LIMITS, NotKnownError
 from slurm_plugins.limits.lookup import Room
@@ -43,7 +43,7 @@ def said(job: Job, each: int, room: Room = ROOM) -> str:
     """What a job is told that is to have so many MiB on each node."""
     need = need_of(job, {"MinMemoryNode": str(each)})
     assert need is not None
-    return against(job, need, room)
+    return find_obstacle(job, need, room)
 
 
 def accounting(account: Limits | None = None, **qos: Limits) -> Room:
@@ -133,7 +133,7 @@ def test_what_is_not_known_is_named(job: Job, room: Room, words: str) -> None:
     ],
 )
 def test_a_job_that_grew_while_it_waited_is_seen(job: Job, room: Room, words: str) -> None:
-    found = beyond(job, Need(3000, False, job.num_nodes, job.num_cpus), room)
+    found = find_excess(job, Need(3000, False, job.num_nodes, job.num_cpus), room)
     assert bool(found) == bool(words)
     assert words.split(" is ", maxsplit=1)[0] in found
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_plugins.decide.allowance import Allowance, demand
+from slurm_plugins.decide.allowance import Allowance, compute_demand
 from slurm_plugins.decide.context import Context
 from slurm_plugins.decide.decision import Change, Decision, Proposal
 from slurm_plugins.decide.ground import ground
@@ -266,7 +266,7 @@ def test_no_decision_is_beyond(
     found = ground(request, context)
     for place, kinds in found or ():
         for kind in kinds:
-            was, gets = (demand(one, context, place.pool, kind) for one in (request, after))
+            was, gets = (compute_demand(one, context, place.pool, kind) for one in (request, after))
             if was is None or gets is None:
                 assert not edits
                 continue

@@ -14,7 +14,7 @@ import pytest
 
 from slurm_plugins.client.errors import SlurmFormatError
 from slurm_plugins.limits.billing import parse_weights
-from slurm_plugins.limits.bounds import Bound, Holder, NotKnownError, bounds_of
+from slurm_plugins.limits.bounds import Bound, Holder, NotKnownError, find_bounds
 from slurm_plugins.limits.records import (
     Associations,
     Qos,
@@ -133,7 +133,7 @@ def whole(**more: Qos) -> Associations:
 
 
 def test_a_jobs_limits_are_those_of_qos_user_and_accounts() -> None:
-    found = bounds_of(whole(), Holder(1001, "Lab", ("normal",), (("gpu", ""),)))
+    found = find_bounds(whole(), Holder(1001, "Lab", ("normal",), (("gpu", ""),)))
     assert found == (
         Bound("mem", "MaxTRESPerJob", "the user in account lab", 7000, "job"),
         Bound("mem", "MaxTRESPerNode", "the user in account lab", 6500, "node"),
@@ -144,24 +144,24 @@ def test_a_jobs_limits_are_those_of_qos_user_and_accounts() -> None:
 
 def test_a_qos_takes_the_place_of_the_same_limit() -> None:
     found = {
-        (b.name, b.whose): b.most for b in bounds_of(whole(), Holder(1001, "lab", ("tight",), (("gpu", ""),)))
+        (b.name, b.whose): b.most for b in find_bounds(whole(), Holder(1001, "lab", ("tight",), (("gpu", ""),)))
     }
     assert found == {
         ("MaxTRESPerJob", "QOS tight"): 4000,
         ("MaxTRESPerNode", "QOS tight"): 5000,
         ("GrpTRES", "QOS tight"): 20000,
     }
-    of_partition = bounds_of(whole(), Holder(1001, "lab", ("normal",), (("gpu", "tight"), ("debug", ""))))
+    of_partition = find_bounds(whole(), Holder(1001, "lab", ("normal",), (("gpu", "tight"), ("debug", ""))))
     whose = {b.whose for b in of_partition if b.name == "MaxTRESPerJob"}
     assert whose == {"QOS tight", "the user in account lab"}, "it may start in the other partition"
-    both = bounds_of(whole(), Holder(1001, "lab", ("tight", "normal"), (("gpu", ""),)))
+    both = find_bounds(whole(), Holder(1001, "lab", ("tight", "normal"), (("gpu", ""),)))
     assert {b.whose for b in both if b.name == "MaxTRESPerJob"} == {"QOS tight", "the user in account lab"}
 
 
 def test_a_limit_of_an_account_above_holds_and_a_factor_counts() -> None:
     job = Holder(1001, "subsub", ("half",), (("debug", ""),))
     half = Qos("half", whole=True, factor=0.5)
-    most = {(b.name, b.tres): b.most for b in bounds_of(whole(half=half), job) if b.of == "job"}
+    most = {(b.name, b.tres): b.most for b in find_bounds(whole(half=half), job) if b.of == "job"}
     assert most == {("MaxTRESPerJob", "cpu"): 2, ("MaxTRESPerJob", "mem"): 15000}
 
 
@@ -172,8 +172,8 @@ def test_the_default_qos_is_that_of_the_association() -> None:
         ("x", "y", "", "", ""),
     ]
     told = with_default_qos(whole(), rows)
-    assert bounds_of(told, Holder(1001, "lab", ("",), (("gpu", ""),)))[0].whose == "QOS tight"
-    assert bounds_of(told, Holder(1001, "subsub", ("",), (("gpu", ""),)))[0].whose == "QOS roomy"
+    assert find_bounds(told, Holder(1001, "lab", ("",), (("gpu", ""),)))[0].whose == "QOS tight"
+    assert find_bounds(told, Holder(1001, "subsub", ("",), (("gpu", ""),)))[0].whose == "QOS roomy"
 
 
 @pytest.mark.parametrize(
@@ -187,6 +187,6 @@ def test_the_default_qos_is_that_of_the_association() -> None:
 )
 def test_what_is_not_known_is_named(job: Holder, words: str) -> None:
     with pytest.raises(NotKnownError, match=words):
-        bounds_of(whole(), job)
+        find_bounds(whole(), job)
     with pytest.raises(NotKnownError, match="each user and account"):
-        bounds_of(parse_associations(RECORDED["26.05.5"]), Holder(1001, "lab", ("tight",), (("gpu", ""),)))
+        find_bounds(parse_associations(RECORDED["26.05.5"]), Holder(1001, "lab", ("tight",), (("gpu", ""),)))
