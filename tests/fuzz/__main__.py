@@ -11,10 +11,14 @@ import os
 import secrets
 import sys
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 from site_configs.devcluster import Cluster, ClusterSpec
 from site_configs.devcluster.spec import RELEASES
 from tests.fuzz import api, collector, rows, sbatch, service, shim
+
+_Found = TypeVar("_Found")
 
 
 def main() -> int:
@@ -41,10 +45,15 @@ def main() -> int:
     return 0
 
 
-def _service(count: int, seed: int) -> None:
+def _timed(run: Callable[[int, int], _Found], count: int, seed: int) -> tuple[_Found, float]:
+    """Run one side. Returns what it found, and seconds."""
     start = time.monotonic()
-    found = service.run(count, seed)
-    took = time.monotonic() - start
+    found = run(count, seed)
+    return found, time.monotonic() - start
+
+
+def _service(count: int, seed: int) -> None:
+    found, took = _timed(service.run, count, seed)
     print(
         f"service: {count} questions, {found.answered} decided, {found.refused} not to be read, {took:.0f} s"
     )
@@ -66,9 +75,7 @@ def _shim(count: int, seed: int) -> None:
 
 
 def _collector(count: int, seed: int) -> None:
-    start = time.monotonic()
-    found = collector.run(count, seed)
-    took = time.monotonic() - start
+    found, took = _timed(collector.run, count, seed)
     print(
         f"collector: {count} records, {found.accepted} taken, {found.refused} refused each with its reason,"
     )
@@ -76,17 +83,13 @@ def _collector(count: int, seed: int) -> None:
 
 
 def _api(count: int, seed: int) -> None:
-    start = time.monotonic()
-    found = api.run(count, seed)
-    took = time.monotonic() - start
+    found, took = _timed(api.run, count, seed)
     said = ", ".join(f"{status}: {number}" for status, number in sorted(found.statuses.items()))
     print(f"api: {count} requests, {found.over_socket} of them over a socket, {took:.0f} s; {said}")
 
 
 def _rows(count: int, seed: int) -> None:
-    start = time.monotonic()
-    found = rows.run(count, seed)
-    took = time.monotonic() - start
+    found, took = _timed(rows.run, count, seed)
     print(
         f"rows: {found.rows} read one by one, {found.unread} of them left out, no answer lost, {took:.0f} s;"
         f" slowest answer {found.slowest:.2f} s"
