@@ -135,7 +135,10 @@ def main() -> None:
     if os.getppid() != parent:
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to act on
-    serve(sys.stdin.buffer, answers, page)
+    try:
+        serve(sys.stdin.buffer, answers, page)
+    except BrokenPipeError:  # the parent ended while we answered: what is left to write goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), answers.fileno())
 
 
 if __name__ == "__main__":

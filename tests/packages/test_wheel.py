@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import venv
@@ -36,7 +37,8 @@ def test_it_has_hooks_shim_and_units_and_neither_tests_nor_documents(wheel):
     units = {name for units in UNITS.values() for name in units}
     assert {f"slurm_plugins/lua/{name}" for name in SHIM} <= names
     assert {f"site_configs/systemd/{name}" for name in units} <= names
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == set(PACKAGES)
+    of_the_wheel = re.compile(r"gsub-[\d.]+\.(?:dist-info/|data/scripts/gsub$)")
+    assert {name.split("/")[0] for name in names if not of_the_wheel.match(name)} == set(PACKAGES)
     assert {f"profiler/report/page/page.{kind}" for kind in ("html", "css", "js")} <= names
     for name, content in hooks.items():
         assert content == (REPOSITORY / "prolog_epilog" / name).read_bytes()

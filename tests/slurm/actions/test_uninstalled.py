@@ -48,19 +48,21 @@ def rig(cluster: Cluster) -> Iterator[Stage]:
 
 @contextmanager
 def configured(stage: Stage, *changes: tuple[str, str]) -> Iterator[None]:
-    """Another slurm.conf for a while: each pattern is replaced by its text."""
+    """Another slurm.conf for a while: each pattern is replaced by its text, and gsubd has read it."""
     conf = stage.cluster.paths.slurm_conf
     before = text = conf.read_text()
     for pattern, instead in changes:
         text, count = re.subn(pattern, instead, text)
         assert count, f"{pattern} is not in {conf}"
     conf.write_text(text)
-    stage.cluster.restart("slurmctld")
+    for daemon in ("slurmctld", "gsubd"):
+        stage.cluster.restart(daemon)
     try:
         yield
     finally:
         conf.write_text(before)
-        stage.cluster.restart("slurmctld")
+        for daemon in ("slurmctld", "gsubd"):
+            stage.cluster.restart(daemon)
 
 
 @contextmanager

@@ -240,38 +240,3 @@ def test_a_refusal_has_slurms_own_words(
 def test_nothing_is_said_where_nothing_was_changed(closed, user, enforcing):
     done = closed.run(["sbatch", "-n4", "--output=/dev/null", "--wrap=:"], user=user)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.fixture
-def limited(enforcing: Cluster, user: str | None) -> Iterator[Callable[[str], None]]:
-    """Sets the user's limits of one job for a while; gsubd has read them."""
-    if user is None:
-        pytest.skip("one user only: root, whom Slurm holds to no limit")
-
-    def limit(words: str) -> None:
-        manage = ["sacctmgr", "-i", "modify", "user", user, "where", f"account={ACCOUNT}", "set", words]
-        enforcing.run(manage, check=True)
-        enforcing.restart("gsubd")
-
-    yield limit
-    limit("MaxTRESPerJob=mem=-1")
-
-
-@pytest.mark.all_releases
-@pytest.mark.case("F1")
-def test_no_decision_goes_beyond_the_users_limit(
-    limited: Callable[[str], None], enforcing: Cluster, user: str | None
-) -> None:
-    """``-n1 -c2 --gpus=1`` would get a GPU's share of a node's memory, and wait for ever."""
-
-    def runs() -> bool:
-        line = ["sbatch", "--parsable", "--output=/dev/null", "-n1", "-c2", "--gpus=1", "--wrap=:"]
-        job = enforcing.run([*line, "--comment=gsub:explain"], user=user)
-        number = job.stdout.strip()
-        done = wait_until(lambda: enforcing.run(["scontrol", "-o", "show", "job", number]).stdout)
-        assert "AssocMaxMemPerJob" not in done
-        wait_until(lambda: "COMPLETED" in enforcing.run(["scontrol", "-o", "show", "job", number]).stdout)
-        return "MinMemoryNode=40000M" in done and "the limit MaxTRESPerJob of the user" in job.stderr
-
-    limited("MaxTRESPerJob=mem=40000")
-    wait_until(runs)

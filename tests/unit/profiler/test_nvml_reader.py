@@ -22,6 +22,7 @@ import pytest
 from profiler.gpu import GpuIdentity, GpuProcess, GpuReading, GpusUnavailableError
 from profiler.nvml import NvmlReader, history
 from profiler.sampler import GpuSampler
+from profiler.sampler_child import CallPage
 from tests.nvml_helper import NODE, Emulation, emulation, nvml_forks, nvml_library
 
 __all__ = ["emulation", "nvml_forks", "nvml_library"]
@@ -381,7 +382,8 @@ def test_a_gpu_gone_before_the_start_is_counted(emulation: Emulation, sampler: G
 
 def test_the_child_ends_with_its_parent_even_in_a_hanging_call(emulation: Emulation) -> None:
     script = (
-        "from profiler.sampler import GpuSampler; s = GpuSampler(deadline=60); s.sample(); "
+        "from profiler.sampler import GpuSampler
+from profiler.sampler_child import CallPage; s = GpuSampler(deadline=60); s.sample(); "
         "print('ready', flush=True); input(); s.sample()"
     )
     parent = emulation.popen("-c", script, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -398,6 +400,19 @@ def test_the_child_ends_with_its_parent_even_in_a_hanging_call(emulation: Emulat
             assert select.select([ended], [], [], 5)[0]
     finally:
         os.close(ended)
+
+
+def test_a_child_that_nobody_listens_to_any_more_ends_without_a_word() -> None:
+    _, page = CallPage.made()
+    heard, answers = os.pipe()
+    os.close(heard)
+    argv = [sys.executable, "-I", "-m", "profiler.sampler_child", str(page)]
+    try:
+        done = subprocess.run(argv, input=b"[]\n", stdout=answers, stderr=subprocess.PIPE, pass_fds=(page,))
+    finally:
+        os.close(answers)
+        os.close(page)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def _children(pid: int) -> list[int]:

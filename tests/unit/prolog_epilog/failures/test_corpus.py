@@ -76,6 +76,12 @@ def test_no_reason_is_never_found(how: str, request: pytest.FixtureRequest) -> N
     assert not [reason for reason, (right, _) in recalls(found).items() if not right], _misses(found)
 
 
+def test_slurms_state_tells_a_requeue_from_a_preemption(with_state: list[Answer]) -> None:
+    found = [each for each in with_state if each.log.state in ("REQUEUED", "PREEMPTED")]
+    assert {each.log.reason for each in found} >= {"requeued", "preempted"}
+    assert not [each for each in found if not each.exact], _misses(found)
+
+
 @pytest.mark.parametrize("how", ["alone", "with_state"])
 def test_a_run_that_ended_well_has_no_reason(how: str, request: pytest.FixtureRequest) -> None:
     found: list[Answer] = request.getfixturevalue(how)
