@@ -382,8 +382,7 @@ def test_a_gpu_gone_before_the_start_is_counted(emulation: Emulation, sampler: G
 
 def test_the_child_ends_with_its_parent_even_in_a_hanging_call(emulation: Emulation) -> None:
     script = (
-        "from profiler.sampler import GpuSampler
-from profiler.sampler_child import CallPage; s = GpuSampler(deadline=60); s.sample(); "
+        "from profiler.sampler import GpuSampler; s = GpuSampler(deadline=60); s.sample(); "
         "print('ready', flush=True); input(); s.sample()"
     )
     parent = emulation.popen("-c", script, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
