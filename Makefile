@@ -31,7 +31,7 @@ test: ## the tests without Slurm and the essential ones with it, in ten minutes
 	@$(if $(PYTEST_ARGS),$(RUN) -m pytest $(PYTEST_ARGS),$(TESTS) -n $(WORKERS) --slurm=host -m "$(QUICK)" $(QUICK_IN))
 
 test-rest: $(VENV)/.ready prepared ## all tests that `make test` leaves out, on the releases of Slurm in turn
-	@$(TESTS) -n $(WAITERS) -m "$(REST)" --hypothesis-profile=full
+	@$(TESTS) -n $(WAITERS) -m "$(REST)" --hypothesis-profile=full tests
 
 test-all: ## both
 	@$(MAKE) --no-print-directory test

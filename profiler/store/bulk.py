@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, Table, case, func, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.sql.dml import Insert
 
 __all__ = ["chunks", "insert_new", "lock", "upsert"]
@@ -58,8 +58,7 @@ def _upsert(  # noqa: PLR0917 - remembered by them
 ) -> Insert:
     key = key or tuple(column.name for column in table.primary_key)
     changed = [name for name in columns if name not in key and name not in keep]
-    # The two dialects have the same methods, and no common type for them
-    made = sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
+    made = _insert(dialect, table)
     where = None if newer is None else made.excluded[newer] > table.c[newer]
     values: dict[str, Any] = {name: made.excluded[name] for name in changed}
     for name in least:
@@ -76,9 +75,16 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[Mapping[str,
 
 @lru_cache(maxsize=16)
 def _insert_new(dialect: str, table: Table) -> Insert:
+    return _insert(dialect, table).on_conflict_do_nothing()
+
+
+def _insert(dialect: str, table: Table) -> sqlite.Insert:
+    """An insertion with the methods for conflicts, which both dialects have, and no common type for them."""
     if dialect == "sqlite":
-        return sqlite.insert(table).on_conflict_do_nothing()
-    return postgresql.insert(table).on_conflict_do_nothing()
+        return sqlite.insert(table)
+    from sqlalchemy.dialects import postgresql  # a fifth of a second that a site with SQLite is spared
+
+    return postgresql.insert(table)  # type: ignore[return-value]
 
 
 def lock(connection: Connection, clusters: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,20 @@ from tests.paths import REPOSITORY
 from tests.waiting import wait_until
 
 EXAMPLE = REPOSITORY / "examples" / "digits"
-sys.path.insert(0, str(EXAMPLE))
-try:  # not packages of ours: names that only hold beside train.sh
-    ranks: Any = importlib.import_module("ranks")
-    train: Any = importlib.import_module("train")
-finally:
-    sys.path.remove(str(EXAMPLE))
+
+
+@cache
+def of_the_example(name: str) -> Any:
+    """A module of the example; no package of ours: its name only holds beside train.sh."""
+    sys.path.insert(0, str(EXAMPLE))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(EXAMPLE))
+
+
+ranks = of_the_example("ranks")
+"""`train` is imported by those tests that need it: it brings scikit-learn, which takes seconds."""
 
 FINAL = re.compile(r"(?m)^final accuracy (0\.\d{4}) on 360 held-out digits, (\d+) ranks? on (\d+) nodes?$")
 EPOCH = re.compile(r"(?m)^epoch (\d+)/(\d+) loss (\d+\.\d{4}) accuracy (\d\.\d{3}) \d+ samples/s$")
@@ -350,7 +359,7 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 
 
 def a_model(star: Any = None) -> Any:
-    return train.NumpyModel(6, 0.1, 3, None, star)
+    return of_the_example("train").NumpyModel(6, 0.1, 3, None, star)
 
 
 def some_digits(count: int) -> tuple[Any, Any]:
@@ -391,9 +400,9 @@ def test_four_ranks_take_the_step_that_one_takes(batch: int, meeting: Path) -> N
 
 
 def test_no_held_out_digit_is_trained_on() -> None:
-    (images, labels), (held, held_labels) = train.digits()
+    (images, labels), (held, held_labels) = of_the_example("train").digits()
     assert images.shape == (5 * 1437, 64)
-    assert held.shape == (train.HELD_OUT, 64)
+    assert held.shape == (of_the_example("train").HELD_OUT, 64)
     assert len(labels) == len(images)
     assert np.bincount(held_labels).min() >= 34  # every digit is asked for
     seen = {image.tobytes() for image in images}
@@ -407,9 +416,9 @@ def test_an_emulated_gpu_shows_load_while_its_rank_trains(
     load.mkdir(parents=True)
     monkeypatch.setenv("GSUB_EMU_GPUS", str(tmp_path))
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
-    with train.emulated_load("2"):
+    with of_the_example("train").emulated_load("2"):
         assert "utilization 85\n" in (load / str(os.getpid())).read_text()
-    with train.emulated_load("-"):
+    with of_the_example("train").emulated_load("-"):
         assert list(load.iterdir()) == []
 
 

@@ -1,6 +1,7 @@
 """Speed over GPUs and placement: what the model promises, whatever was measured."""
 
 import math
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -16,6 +17,7 @@ from profiler.spread import CLASSES, known_class, slowdown
 placements = st.tuples(st.sampled_from(BATCHES), st.integers(1, 16), st.integers(1, 8))
 
 
+@cache
 def model_of(kind: str, *, training: bool = True, noise: float = 0.01) -> SpeedModel:
     rng = Random(kind)
     truth = TRUTHS[kind](rng)
@@ -23,10 +25,6 @@ def model_of(kind: str, *, training: bool = True, noise: float = 0.01) -> SpeedM
     return fit(
         [Point(*run, truth(*run) * math.exp(rng.gauss(0, noise)), 12.0) for run in runs], training=training
     )
-
-
-MODELS = {kind: model_of(kind) for kind in TRUTHS}
-INFERENCE = model_of("genie", training=False)
 
 
 @pytest.mark.parametrize("kind", ["genie", "pollux"])
@@ -81,9 +79,9 @@ def test_typical_models_grow_as_they_were_measured():
 # --- limits and invariances
 
 
-@given(placements, st.sampled_from(sorted(MODELS)))
+@given(placements, st.sampled_from(sorted(TRUTHS)))
 def test_the_value_is_within_its_interval_and_more_confidence_is_wider(at, kind):
-    narrow, wide = MODELS[kind].rate(*at, confidence=0.5), MODELS[kind].rate(*at, confidence=0.99)
+    narrow, wide = model_of(kind).rate(*at, confidence=0.5), model_of(kind).rate(*at, confidence=0.99)
     assert 0 < wide.low <= narrow.low <= narrow.value <= narrow.high <= wide.high
     assert wide.value == narrow.value
 
@@ -92,21 +90,22 @@ def test_the_value_is_within_its_interval_and_more_confidence_is_wider(at, kind)
 def test_inference_does_not_communicate(at, _):
     batch, nodes, gpus = at
     count = nodes * gpus
-    rate = INFERENCE.rate(*at).value
-    assert rate == pytest.approx(INFERENCE.rate(batch, count, 1).value)
-    assert rate == pytest.approx(count * INFERENCE.rate(batch / count, 1, 1).value)
+    inference = model_of("genie", training=False)
+    rate = inference.rate(*at).value
+    assert rate == pytest.approx(inference.rate(batch, count, 1).value)
+    assert rate == pytest.approx(count * inference.rate(batch / count, 1, 1).value)
 
 
-@given(st.sampled_from(BATCHES), st.integers(2, 16), st.sampled_from(sorted(MODELS)))
+@given(st.sampled_from(BATCHES), st.integers(2, 16), st.sampled_from(sorted(TRUTHS)))
 def test_communication_only_costs(batch, count, kind):
-    one = MODELS[kind].rate(batch / count).value
-    assert MODELS[kind].rate(batch, 1, count).value <= count * one * (1 + 1e-9)
-    assert MODELS[kind].rate(batch, count, 1).value <= count * one * (1 + 1e-9)
+    one = model_of(kind).rate(batch / count).value
+    assert model_of(kind).rate(batch, 1, count).value <= count * one * (1 + 1e-9)
+    assert model_of(kind).rate(batch, count, 1).value <= count * one * (1 + 1e-9)
 
 
 @given(placements, st.floats(1, 1e5))
 def test_latency_is_linear_in_iterations_with_the_start_before_it(at, iterations):
-    model = MODELS["genie"]
+    model = model_of("genie")
     once, twice = (model.latency(at[0], i, *at[1:]).value for i in (iterations, 2 * iterations))
     assert model.startup == (12, 12, 12)
     assert twice - 12 == pytest.approx(2 * (once - 12))
@@ -153,17 +152,17 @@ def test_nothing_cannot_be_fitted():
     with pytest.raises(ValueError, match="nothing to fit"):
         fit([])
     with pytest.raises(ValueError, match="a batch of"):
-        MODELS["genie"].rate(64, 0, 1)
+        model_of("genie").rate(64, 0, 1)
     with pytest.raises(ValueError, match="a confidence of"):
-        MODELS["genie"].rate(64, confidence=1.0)
+        model_of("genie").rate(64, confidence=1.0)
     with pytest.raises(ValueError, match="iterations"):
-        MODELS["genie"].latency(64, math.nan)
+        model_of("genie").latency(64, math.nan)
     with pytest.raises(ValueError, match="nodes of 0"):
-        MODELS["genie"].slowdown(64, 1, 1, 0)
+        model_of("genie").slowdown(64, 1, 1, 0)
 
 
 def test_a_models_own_slowdown_is_one_where_it_is_compact():
-    model = MODELS["pollux"]
+    model = model_of("pollux")
     assert model.slowdown(1536, 1, 4, 4) == 1
     assert model.slowdown(1536, 4, 1, 4) > 1
     assert model.slowdown(1536, 4, 2, 4) >= 1
