@@ -22,6 +22,7 @@ from site_configs.topology import TopologyError
 from slurm_plugins.client import client
 from slurm_plugins.client.errors import SlurmError, SlurmFormatError
 from slurm_plugins.client.protocol import SlurmClient
+from slurm_plugins.client.purposes import SUBMISSIONS
 from slurm_plugins.client.runner import Runner
 from slurm_plugins.client.states import NodeState
 from slurm_plugins.client.tables import Unread
@@ -76,7 +77,7 @@ def _jobs(slurm: Slurm, question: Question, told: Report) -> Report:
     """The report with the jobs that are asked for."""
     at = time.time()
     try:
-        found = submissions(slurm.client.jobs(user=question.user)).values()
+        found = submissions(slurm.client.jobs(user=question.uids, values=SUBMISSIONS)).values()
     except SlurmError as error:
         return msgspec.structs.replace(told, jobs_error=str(error))
     since = question.jobs_since or 0.0

@@ -125,13 +125,13 @@ class Polling:
 
     async def _once(self, began: float) -> None:
         taken = self._site()
-        since, user = await self._joins.wanted()
+        since, uids = await self._joins.wanted()
         report = await self._lookout.look(
             Question(
                 site=taken.text,
                 site_path=self._site_path,
                 jobs_since=since,
-                user=user,
+                uids=uids,
                 limits=began >= self._limits_due,
             )
         )

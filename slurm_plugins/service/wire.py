@@ -28,14 +28,14 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """What to look at.
 
     `site` is the text of the site file that gsubd took, `site_path` where it stands (relative paths start there).
-    `jobs_since` asks for the submissions since then (seconds since the epoch; None: for none), those of `user` where
-    one is named. `limits` asks for those of accounting.
+    `jobs_since` asks for the submissions since then (seconds since the epoch; None: for none), those of `uids` where
+    these are named. `limits` asks for those of accounting.
     """
 
     site: str
     site_path: str
     jobs_since: float | None = None
-    user: str | None = None
+    uids: tuple[int, ...] | None = None
     limits: bool = False
 
 

@@ -1,6 +1,7 @@
 """One look at Slurm for the store: what runs where, and facts on the attempts that it wants to know of.
 
-slurmctld is asked for all it holds, once; slurmdbd for the attempts that slurmctld no longer holds, many at a time.
+slurmctld is asked for all it holds, in brief, and for all of those attempts that it has; slurmdbd for the attempts that
+slurmctld no longer holds, many at a time.
 Runs as a process of its own (``python -m slurm_plugins.service.keeper.ask``): a question on standard input, what was
 seen on standard output.
 """
@@ -22,6 +23,7 @@ from site_configs.site import parse_site
 from slurm_plugins.client import client
 from slurm_plugins.client.errors import SlurmError, SlurmUnreachable
 from slurm_plugins.client.protocol import SlurmClient
+from slurm_plugins.client.purposes import QUEUE
 from slurm_plugins.client.states import JobState
 from slurm_plugins.client.tables import Unread
 from slurm_plugins.client.values import Job, Node
@@ -88,14 +90,16 @@ def ask(
     queue = pending = None
     rest = set(wanted)
     try:
-        jobs = client.jobs()
+        jobs = client.jobs(values=QUEUE)
+        known = {ref.job_id for ref in rest} & {job.id for job in jobs}
+        told = client.jobs(ids=sorted(known)) if known else ()
     except SlurmError as raised:
         error = str(raised)
     else:
         runs = running(jobs) if jobs else None
         waiting, queue = _waiting(jobs), queue_of(jobs) if jobs else None
         pending = _pending(client, jobs) if jobs else None
-        for job in jobs:
+        for job in told:
             ref = JobRef(job.id, job.restarts)
             if ref in rest:
                 facts.append(of_job(job, cluster, now))

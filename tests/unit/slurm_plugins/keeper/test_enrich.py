@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
@@ -29,7 +29,7 @@ from slurm_plugins.service.keeper.facts import of_accounting, of_job, running
 from slurm_plugins.service.site_watch import Taken
 from slurm_plugins.service.within import is_set_within
 from tests.unit.profiler.store.records import T0, ended, started, usage
-from tests.unit.slurm_plugins.client.fake import FakeClient
+from tests.unit.slurm_plugins.client.fake import FakeClient, only
 from tests.unit.slurm_plugins.client.slurm_rows import Answers, attempt, job
 from tests.unit.slurm_plugins.keeper.door import ADA, OPERATOR, PATIENCE, Door
 from tests.unit.slurm_plugins.keeper.fakes import FakeSlurm
@@ -79,10 +79,18 @@ class Both(FakeClient):
         self.rows = tuple(rows)
         self.asked_for: list[list[JobId]] = []
 
-    def jobs(self, **_: Any) -> tuple[Job, ...]:
+    def jobs(
+        self,
+        *,
+        ids: Iterable[JobId] | None = None,
+        user: str | Collection[int] | None = None,
+        values: Collection[str] | None = None,
+    ) -> tuple[Job, ...]:
         if "slurmctld" in self.down:
             raise SlurmUnreachable("slurmctld", "it is down")
-        return self.here
+        wanted = None if ids is None else set(ids)
+        found = [job for job in self.here if wanted is None or job.id in wanted]
+        return tuple(found if values is None else (only(job, values) for job in found))
 
     def accounting(self, *, ids: Iterable[JobId] | None = None, **_: Any) -> tuple[AccountingRecord, ...]:
         wanted = list(ids or ())
