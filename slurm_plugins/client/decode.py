@@ -125,6 +125,7 @@ _RESTARTS = 1 << 20
 """What a record of an attempt holds of them (`profiler.records.JobRef`)."""
 
 
+@lru_cache(4096)
 def _count(value: str, bits: int = 32, most: int = parse.MOST) -> int | None:
     """Parse a number that is passed on to other processes and to the store: none is below 0, or wider than theirs."""
     number = parse.count(value, bits)
@@ -245,10 +246,17 @@ def _switches_wait(row: Row) -> int | None:
 
 
 def _gpus(row: Row) -> int | None:
-    read = {name: _request(row.get(name, "")) for name in _REQUESTS}
+    return _count_gpus(tuple(row.get(name, "") for name in _SIZE_COLUMNS))
+
+
+@lru_cache(4096)
+def _count_gpus(columns: tuple[str, ...]) -> int | None:
+    """Count the GPUs that a job of these ``_SIZE_COLUMNS`` has or asks for."""
+    row = dict(zip(_SIZE_COLUMNS, columns, strict=True))
+    read = {name: _request(row[name]) for name in _REQUESTS}
     values = {name: found for name, (found, _) in read.items()}
-    sizes = {name: _count(row.get(name, "")) for name in ("num_nodes", "num_tasks")}
-    gpus = requested_gpus({**values, **sizes, "tres": _tres(row.get("tres", ""))})
+    sizes = {name: _count(row[name]) for name in ("num_nodes", "num_tasks")}
+    gpus = requested_gpus({**values, **sizes, "tres": _tres(row["tres"])})
     # it may ask for some
     return gpus if gpus or all(whole for _, whole in read.values()) else None
 
