@@ -61,6 +61,7 @@ class FakeClient:
 
     def __init__(self, user: str = "user1") -> None:
         self.user = user
+        self.uid = 1001
         self.down: set[str] = set()
         self._jobs: dict[int, Job] = {}
         self._records: list[AccountingRecord] = []
@@ -149,7 +150,7 @@ class FakeClient:
             id=number,
             name=options.job_name or ("wrap" if options.wrap else options.script.rpartition("/")[2]),
             user=self.user,
-            uid=1001,
+            uid=self.uid,
             state=JobState.PENDING if options.hold else JobState.RUNNING,
             priority=0 if options.hold else 1,
             partition=options.partition,

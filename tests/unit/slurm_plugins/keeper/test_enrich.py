@@ -249,6 +249,17 @@ def facts_of(client: FakeClient, now: float = T0 + 4000) -> FakeSlurm:
     return FakeSlurm(lambda question: ask(client, "lab", question.wanted, now))
 
 
+@pytest.mark.case("S8")
+def test_the_keeper_waits_longer_after_a_queue_that_was_late(both: Door):
+    answers = [Seen(at=0.0, error="late", queue_late=True), Seen(at=0.0, queue_took=30.0), Seen(at=0.0)]
+    slurm = FakeSlurm(lambda _: answers[len(slurm.asked) - 1])
+    one = enrichment(both, slurm)
+    for _ in answers:
+        asyncio.run(one.once())
+    assert [question.queue_seconds for question in slurm.asked] == [20, 40, 150]
+    assert one.patience.took == 30.0
+
+
 def test_a_job_gets_slurms_word(both: Door):
     asyncio.run(both.bring(started(1, uid=ADA), usage(1)))
     client = Both([a_job(1, account="vision", qos="high", array_job_id=1, array_task_id=3)])
