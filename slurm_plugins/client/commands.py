@@ -9,7 +9,9 @@ Imports nothing outside the standard library: `gsub SCRIPT` runs it.
 
 from __future__ import annotations
 
+import codecs
 import re
+from contextlib import contextmanager
 from time import time as now
 
 from .errors import NoSuchJob, SlurmFormatError, SlurmRefused, SlurmUnreachable
@@ -20,7 +22,7 @@ from .submission import LAST_JOB_ID, SUBMITTED, Submission
 # read. And as typing.TYPE_CHECKING, without the 2 ms of typing.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
     from typing import TypeVar
 
@@ -38,6 +40,8 @@ _JOB_ID = re.compile(r"([0-9]+)(?:_(?:[0-9]+|\[[0-9,%:-]+\])|\+[0-9]+)?")
 _INVALID_ID = ("Invalid job id", "Invalid job array", "Bad job array", "Bad job/step", "Bad job id")
 # Where free text stands at the end of a node's record, in this order (slurm_sprint_node_table in node_info.c)
 _NODE_TEXTS = ("Reason", "Comment", "Extra")
+_INVALID_USER = "Invalid user"
+_NO_VALUE = ("", "(null)")
 _DAY = 86400
 _AT_ONCE = 4000  # a word of a command line has 128 KiB
 
@@ -79,20 +83,35 @@ class CommandClient:
 
         return fields_for(self.version())
 
-    def jobs(self, *, ids: Iterable[JobId] | None = None, user: str | None = None) -> tuple[Job, ...]:
+    def jobs(
+        self,
+        *,
+        ids: Iterable[JobId] | None = None,
+        user: str | Collection[int] | None = None,
+        values: Collection[str] | None = None,
+    ) -> tuple[Job, ...]:
         """See `SlurmClient.jobs`."""
         from . import decode
 
-        of_user = [] if user is None else [f"--user={user}"]
+        uids = None if user is None or isinstance(user, str) else frozenset(user)
+        if uids is not None and not uids:
+            return ()
+        name = user if uids is None else ",".join(map(str, sorted(uids)))
+        of_user = [] if name is None else [f"--user={name}"]
 
         def of(wanted: Sequence[str]) -> tuple[Job, ...]:
-            return self._squeue([f"--jobs={','.join(wanted)}", *of_user])
+            return self._squeue([f"--jobs={','.join(wanted)}", *of_user], values)
 
         # squeue fails when it is asked about one id that is gone, and leaves it out when it is asked about two
         asked = () if ids is None else tuple(ids)
-        found = self._squeue(of_user) if ids is None else self._of_ids(asked, of)
+        if ids is not None:
+            found = self._of_ids(asked, of, _number_of)
+        else:
+            found = self._squeue(of_user, values) if uids is None else self._of_uids(uids, of_user, values)
         folded = decode.folded_tasks(found, asked)[:_AT_ONCE]
-        return _in_order(decode.unfold(found, self._of_ids(folded, of)) if folded else found)
+        if not folded:
+            return _in_order(found)
+        return _in_order(decode.unfold(found, self._of_ids(folded, of, _number_of)))
 
     def job(self, job_id: JobId) -> Job:
         """See `SlurmClient.job`."""
@@ -107,20 +126,25 @@ class CommandClient:
         return (exact or _in_order(found))[0]
 
     def _of_ids(
-        self, ids: Iterable[JobId], ask: Callable[[Sequence[str]], tuple[_Value, ...]]
+        self,
+        ids: Iterable[JobId],
+        ask: Callable[[Sequence[str]], tuple[_Value, ...]],
+        key: Callable[[_Value], object],
     ) -> tuple[_Value, ...]:
         """Ask about jobs by their ids; what is no job's id, or is refused by Slurm, does not lose the rest.
+
+        ``key`` names a value: of those that two answers have, one is kept.
 
         Where Slurm refuses a list for an id in it, the others are asked for again: without the ids that its message
         names, else one half after the other.
         """
         wanted = [text for text, number in map(_split_id, ids) if number]
-        found: dict[_Value, None] = {}
+        found: dict[object, _Value] = {}
         parts = [wanted] if wanted else []
         while parts:
             part = parts.pop()
             try:
-                found |= dict.fromkeys(ask(part))
+                found.update((key(one), one) for one in ask(part))
             except SlurmRefused as error:
                 if not _is_invalid_id(error):
                     raise
@@ -128,7 +152,7 @@ class CommandClient:
                 rest = [text for text in part if text not in named]
                 half = len(rest) // 2 if len(rest) == len(part) else 0
                 parts += [one for one in (rest[:half], rest[half:]) if one and len(one) < len(part)]
-        return tuple(found)
+        return tuple(found.values())
 
     def _read(
         self, kind: str, rows: Iterable[Row], key: str, read: Callable[[Row], _Value]
@@ -137,29 +161,86 @@ class CommandClient:
 
         return tuple(read_rows(kind, rows, key, read, self._unread or Unread()))
 
-    def _squeue(self, selection: Sequence[str]) -> tuple[Job, ...]:
+    def _of_uids(
+        self, uids: frozenset[int], selection: Sequence[str], values: Collection[str] | None
+    ) -> tuple[Job, ...]:
+        """Read the jobs of these users, which the selection names."""
+        said: list[str] = []
+        try:
+            found = self._squeue(selection, values, said)
+        except SlurmRefused as error:
+            if _INVALID_USER not in error.message:
+                raise
+            said.append(error.message)
+        if not any(_INVALID_USER in one for one in said):
+            return found
+        # squeue leaves out uids that this host gives to nobody, and so their jobs
+        return tuple(job for job in self._squeue((), values) if job.uid in uids)
+
+    def _squeue(
+        self,
+        selection: Sequence[str],
+        values: Collection[str] | None = None,
+        said: list[str] | None = None,
+    ) -> tuple[Job, ...]:
+        """Read jobs with these values; ``said`` gets what squeue printed on stderr."""
         from . import decode
+        from .tables import Reading, Unread
 
-        fields = self._fields
-        found = self._squeue_table(fields.squeue, selection, option="-O")
-        if fields.squeue_short and found:
-            # Values that only -o has: a second look. A job that came or went between the two has them unknown.
-            short = {"id": "%A", **fields.squeue_short}
-            more = {row["id"]: row for row in self._squeue_table(short, selection, option="-o")}
-            found = [{**more.get(row["id"], {}), **row} for row in found]
-        return self._read("job", found, "id", decode.job)
+        decoder = decode.JobDecoder(values)
+        table = self._fields
+        fields, short = (
+            {ours: theirs for ours, theirs in fields.items() if ours in decoder.columns}
+            for fields in (table.squeue, table.squeue_short)
+        )
+        more: dict[str, Row] = {}
 
-    def _squeue_table(self, fields: Mapping[str, str], selection: Sequence[str], *, option: str) -> list[Row]:
-        from .tables import Separator, dropped_fields, rows
+        def keep(rows: Iterable[Row]) -> None:
+            more.update((row["id"], row) for row in rows if any(row[name] not in _NO_VALUE for name in short))
+
+        def read(row: Row) -> Job:
+            return decoder.decode({**more[row["id"]], **row} if row["id"] in more else row)
+
+        reading = Reading("job", "id", read, self._unread or Unread())
+        with _collector_off():
+            if short:
+                # Values that only -o has: a second look. A job that came or went between the two has them unknown.
+                self._squeue_rows({"id": "%A", **short}, selection, keep, option="-o")
+            messages = self._squeue_rows(fields, selection, reading.take, option="-O")
+        if said is not None:
+            said.append(messages)
+        return tuple(reading.values())
+
+    def _squeue_rows(
+        self,
+        fields: Mapping[str, str],
+        selection: Sequence[str],
+        take: Callable[[Iterable[Row]], object],
+        *,
+        option: str,
+    ) -> str:
+        """Have rows taken while squeue prints them; return what it said on stderr."""
+        from .tables import RowSplitter, Separator, dropped_fields
 
         separator = Separator()
         names = tuple(fields.values())
         layout = separator.long_format(names) if option == "-O" else separator.short_format(names)
         argv = ["squeue", "--noheader", "--noconvert", "--all", "--states=all", *selection, option, layout]
-        done = check(self._runner.read(argv))
-        dropped = dropped_fields(done.stderr)
-        columns = [ours for ours, theirs in fields.items() if theirs not in dropped]
-        return list(rows(done.stdout, separator, columns))
+        text = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        splitter: RowSplitter | None = None
+
+        def take_piece(data: bytes, messages: bytes) -> None:
+            nonlocal splitter
+            if splitter is None:
+                # It names the fields that it does not know before it prints the first job
+                dropped = dropped_fields(messages.decode(errors="replace"))
+                splitter = RowSplitter(separator, [name for name in fields if fields[name] not in dropped])
+            take(splitter.split(text.decode(data)))
+
+        done = check(self._runner.read_pieces(argv, take_piece))
+        if splitter is not None:
+            splitter.end()
+        return done.stderr
 
     def nodes(self) -> tuple[Node, ...]:
         """See `SlurmClient.nodes`."""
@@ -201,7 +282,9 @@ class CommandClient:
         if ids is None:
             found = self._sacct(selection)
         else:
-            found = self._of_ids(ids, lambda wanted: self._sacct([f"--jobs={','.join(wanted)}", *selection]))
+            found = self._of_ids(
+                ids, lambda wanted: self._sacct([f"--jobs={','.join(wanted)}", *selection]), lambda one: one
+            )
         records = decode.count_attempts(found)
         return records if duplicates else decode.last_attempts(records)
 
@@ -318,6 +401,24 @@ def _split_id(job_id: JobId) -> tuple[str, int]:
         raise NoSuchJob(job_id, f"{text!r} is not a job id: give a number, ARRAY_TASK or JOB+COMPONENT.")
     number = int(found[1]) if len(found[1]) <= len(str(LAST_JOB_ID)) else 0
     return text, number if number <= LAST_JOB_ID else 0
+
+
+def _number_of(job: Job) -> int:
+    return job.id
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """Make many values without the garbage collector, which walks them all again and again: none is in a circle."""
+    import gc
+
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _in_order(jobs: Iterable[Job]) -> tuple[Job, ...]:

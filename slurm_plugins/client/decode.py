@@ -5,11 +5,11 @@ release.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
-from functools import partial
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeAlias
 
 from . import parse
 from .errors import SlurmFormatError
@@ -19,12 +19,13 @@ from .states import JobState
 from .values import AccountingRecord, Job, StartEstimate
 
 __all__ = [
+    "IDENTITY",
+    "JobDecoder",
     "accounted_gpus",
     "accounting_record",
     "count_attempts",
     "exclusive",
     "folded_tasks",
-    "job",
     "last_attempts",
     "requested_gpus",
     "start_estimate",
@@ -35,100 +36,24 @@ __all__ = [
 Row = Mapping[str, str]
 
 
-def job(row: Row) -> Job:
-    """A row of squeue, keyed by our names (`versions.fields_for`). Names absent from the row are unknown."""
-    get = row.get
-    state = parse.job_state(row["state"])
-    task = parse.array_task(get("array_task", ""))
-    identity = parse.job_id(row["id"])
-    array = task.number is not None or task.pending is not None
-    array_job_id = _count(get("array_job_id", "")) if array else None
-    het_offset = _count(get("het_offset", ""))
-    het_job_id = (_count(get("het_job_id", "")) or None) if het_offset is not None else None
-    num_nodes = _count(get("num_nodes", ""))
-    num_tasks = _count(get("num_tasks", ""))
-    read = {name: parse.requested(get(name, "")) for name in _REQUESTS}
-    requests = {name: found for name, (found, _) in read.items()}
-    total = parse.tres(get("tres", ""))
-    gpus = requested_gpus({**requests, "tres": total, "num_nodes": num_nodes, "num_tasks": num_tasks})
-    if not gpus and not all(whole for _, whole in read.values()):
-        gpus = None  # it may ask for some
-    work_dir = parse.text(get("work_dir", ""))
-    nodes = parse.hosts(get("nodes"))
-    batch_host = parse.word(get("batch_host", ""))
-    path_fields = _path_fields(
-        identity, array_job_id, task, name=row["name"], user=row["user"], node=batch_host
-    )
-    output = partial(_output, identity=identity, array=array, fields=path_fields, work_dir=work_dir)
-    batch = _flag(get("batch", ""))
-    # srun and salloc write to the terminal that they were started in
-    stdout = None if batch is False else output(get("stdout", ""))
-    switches = _count(get("switches", ""))
-    return Job(
-        id=identity,
-        name=row["name"],
-        user=row["user"],
-        state=state.state,
-        state_text=row["state"],
-        flags=state.flags,
-        reason=parse.word(get("reason", "")),
-        uid=_count(get("uid", "")),
-        group=parse.word(get("group", "")),
-        account=parse.text(get("account", "")),
-        qos=parse.text(get("qos", "")),
-        partition=get("partition", ""),
-        priority=_count(get("priority", "")),
-        nice=parse.count(get("nice", "")) or 0,
-        array_job_id=array_job_id,
-        array_task_id=task.number,
-        array_tasks=task.pending,
-        het_job_id=het_job_id,
-        het_offset=het_offset if het_job_id else None,
-        exit=parse.exit_status(get("exit", "")),
-        derived_exit=parse.exit_status(get("derived_exit", "")),
-        restarts=_count(get("restarts", ""), most=_RESTARTS) or 0,
-        requeue=_flag(get("requeue", "")),
-        batch=batch,
-        submitted=parse.time(get("submitted", "")),
-        eligible=parse.time(get("eligible", "")),
-        start=started(parse.time(get("start", "")), state.state, nodes),
-        end=parse.time(get("end", "")),
-        deadline=parse.time(get("deadline", "")),
-        time_limit=parse.time_limit(get("time_limit", "")),
-        nodes=nodes,
-        scheduled_nodes=parse.hosts(get("scheduled_nodes")),
-        required_nodes=parse.hosts(get("required_nodes")),
-        excluded_nodes=parse.hosts(get("excluded_nodes")),
-        batch_host=batch_host,
-        reservation=parse.text(get("reservation", "")),
-        features=parse.text(get("features", "")),
-        prefer=parse.text(get("prefer", "")),
-        switches=switches or None,
-        switches_wait=parse.duration(get("switches_wait", "")) if switches else None,
-        exclusive=_exclusive(row),
-        num_nodes=num_nodes,
-        num_cpus=_count(get("num_cpus", "")),
-        num_tasks=num_tasks,
-        cpus_per_task=_count(get("cpus_per_task", ""), bits=16),
-        tres=total,
-        tres_per_job=requests["tres_per_job"],
-        tres_per_node=requests["tres_per_node"],
-        tres_per_socket=requests["tres_per_socket"],
-        tres_per_task=requests["tres_per_task"],
-        cpus_per_gpu=parse.requested(get("cpus_per_tres", ""))[0].gpus,
-        memory_per_gpu=_mebibytes(parse.requested(get("mem_per_tres", ""))[0].gpus),
-        gpus=gpus,
-        licenses=parse.text(get("licenses", "")),
-        dependency=parse.text(get("dependency", "")),
-        comment=parse.text(get("comment", "")),
-        admin_comment=parse.text(get("admin_comment", "")),
-        system_comment=parse.text(get("system_comment", "")),
-        command=parse.text(get("command", "")),
-        work_dir=work_dir,
-        stdout=stdout,
-        # sbatch(1): without --error both streams go to the same file
-        stderr=output(get("stderr", "")) if batch is not False and _said(row, "stderr") else stdout,
-    )
+class JobDecoder:
+    """Decoder of rows of squeue, keyed by our names (`versions.fields_for`), into jobs with these ``values``.
+
+    None stands for all values. ``columns`` are those that it needs. One that a row lacks is unknown.
+
+    >>> job = JobDecoder({"reason"}).decode({"id": "7", "state": "PENDING", "reason": "Priority"})
+    >>> job.shown_id, job.reason
+    ('7', 'Priority')
+    """
+
+    def __init__(self, values: Collection[str] | None = None) -> None:
+        self._make = Job.of if values is not None else lambda read: Job(**read)
+        self._chosen = _VALUES if values is None else {name: _VALUES[name] for name in {*IDENTITY, *values}}
+        self.columns = frozenset(column for columns, _ in self._chosen.values() for column in columns)
+
+    def decode(self, row: Row) -> Job:
+        """Make a job of a row. Raises SlurmFormatError, KeyError."""
+        return self._make({name: read(row) for name, (_, read) in self._chosen.items()})
 
 
 def folded_tasks(jobs: Iterable[Job], asked: Iterable[JobId] = ()) -> tuple[str, ...]:
@@ -173,7 +98,8 @@ def _without_tasks(job: Job, apart: Collection[int | None]) -> Job:
         return job
     left = [number for number in parse.task_numbers(job.array_tasks) if number not in apart]
     limit = job.array_tasks.partition("%")[2]
-    return replace(job, array_tasks=parse.task_ranges(left) + (f"%{limit}" if limit else "")) if left else job
+    tasks = parse.task_ranges(left) + (f"%{limit}" if limit else "")
+    return Job.of({**job.known, "array_tasks": tasks}) if left else job
 
 
 _REQUESTS = ("tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task")
@@ -199,6 +125,7 @@ _RESTARTS = 1 << 20
 """What a record of an attempt holds of them (`profiler.records.JobRef`)."""
 
 
+@lru_cache(4096)
 def _count(value: str, bits: int = 32, most: int = parse.MOST) -> int | None:
     """Parse a number that is passed on to other processes and to the store: none is below 0, or wider than theirs."""
     number = parse.count(value, bits)
@@ -207,24 +134,24 @@ def _count(value: str, bits: int = 32, most: int = parse.MOST) -> int | None:
     return number
 
 
-def _said(row: Row, name: str) -> bool:
-    return parse.text(row.get(name, "")) is not None
-
-
-def _output(
-    pattern: str,
-    *,
-    identity: int,
-    array: bool,
-    fields: Mapping[str, str | int | None],
-    work_dir: str | None,
-) -> str | None:
+def _output(row: Row, column: str) -> str | None:
+    """The path of the output whose pattern stands in this column."""
+    identity, array = parse.job_id(row["id"]), _is_of_array(row)
+    work_dir = parse.text(row.get("work_dir", ""))
     default = "slurm-%A_%a.out" if array else "slurm-%j.out"
-    said = parse.text(pattern)
+    said = parse.text(row.get(column, ""))
     # squeue 22.05 fills in the default itself, and for an array task that of a job that is none [measured]; what a
     # user asked for stays a pattern there.
     if array and said in (name := f"slurm-{identity}.out", f"{(work_dir or '').rstrip('/')}/{name}"):
         said = None
+    fields = _path_fields(
+        identity,
+        _array_job_id(row),
+        _task_of(row),
+        name=row["name"],
+        user=row["user"],
+        node=parse.word(row.get("batch_host", "")),
+    )
     return parse.expand_path(said or default, fields, work_dir)
 
 
@@ -268,6 +195,171 @@ def _exclusive(row: Row) -> str | None:
     if said is None:
         return exclusive(row.get("sharing", ""))
     return None if said in ("NO", "OK") else parse.word(said)
+
+
+_Reader: TypeAlias = tuple[tuple[str, ...], Callable[[Row], Any]]
+
+
+def _of(column: str, read: Callable[[str], Any]) -> _Reader:
+    """A value that is made of one column."""
+    return (column,), lambda row: read(row.get(column, ""))
+
+
+_state = lru_cache(256)(parse.job_state)
+_task = lru_cache(256)(parse.array_task)
+# Most jobs of a long queue ask for what others do
+_tres = lru_cache(4096)(parse.tres)
+_request = lru_cache(4096)(parse.requested)
+
+
+def _task_of(row: Row) -> parse.ArrayTask:
+    return _task(row.get("array_task", ""))
+
+
+def _is_of_array(row: Row) -> bool:
+    task = _task_of(row)
+    return task.number is not None or task.pending is not None
+
+
+def _array_job_id(row: Row) -> int | None:
+    return _count(row.get("array_job_id", "")) if _is_of_array(row) else None
+
+
+def _het_job_id(row: Row) -> int | None:
+    return (
+        (_count(row.get("het_job_id", "")) or None) if _count(row.get("het_offset", "")) is not None else None
+    )
+
+
+def _het_offset(row: Row) -> int | None:
+    return _count(row.get("het_offset", "")) if _het_job_id(row) else None
+
+
+def _start(row: Row) -> datetime | None:
+    return started(
+        parse.time(row.get("start", "")), _state(row["state"]).state, parse.hosts(row.get("nodes"))
+    )
+
+
+def _switches_wait(row: Row) -> int | None:
+    return parse.duration(row.get("switches_wait", "")) if _count(row.get("switches", "")) else None
+
+
+def _gpus(row: Row) -> int | None:
+    return _count_gpus(tuple(row.get(name, "") for name in _SIZE_COLUMNS))
+
+
+@lru_cache(4096)
+def _count_gpus(columns: tuple[str, ...]) -> int | None:
+    """Count the GPUs that a job of these ``_SIZE_COLUMNS`` has or asks for."""
+    row = dict(zip(_SIZE_COLUMNS, columns, strict=True))
+    read = {name: _request(row[name]) for name in _REQUESTS}
+    values = {name: found for name, (found, _) in read.items()}
+    sizes = {name: _count(row[name]) for name in ("num_nodes", "num_tasks")}
+    gpus = requested_gpus({**values, **sizes, "tres": _tres(row["tres"])})
+    # it may ask for some
+    return gpus if gpus or all(whole for _, whole in read.values()) else None
+
+
+def _stdout(row: Row) -> str | None:
+    # srun and salloc write to the terminal that they were started in
+    return None if _flag(row.get("batch", "")) is False else _output(row, "stdout")
+
+
+def _stderr(row: Row) -> str | None:
+    # sbatch(1): without --error both streams go to the same file
+    is_apart = _flag(row.get("batch", "")) is not False and parse.text(row.get("stderr", "")) is not None
+    return _output(row, "stderr") if is_apart else _stdout(row)
+
+
+_PATH_COLUMNS = (
+    "id",
+    "array_job_id",
+    "array_task",
+    "name",
+    "user",
+    "batch_host",
+    "work_dir",
+    "batch",
+    "stdout",
+)
+_SIZE_COLUMNS = ("tres", *_REQUESTS, "num_nodes", "num_tasks")
+
+# A value of `Job` -> the columns that it is made of, and how.
+_VALUES: Mapping[str, _Reader] = {
+    "id": _of("id", parse.job_id),
+    "state": (("state",), lambda row: _state(row["state"]).state),
+    "name": (("name",), lambda row: row["name"]),
+    "user": (("user",), lambda row: row["user"]),
+    "state_text": (("state",), lambda row: row["state"]),
+    "flags": (("state",), lambda row: _state(row["state"]).flags),
+    "reason": _of("reason", parse.word),
+    "uid": _of("uid", _count),
+    "account": _of("account", parse.text),
+    "qos": _of("qos", parse.text),
+    "partition": _of("partition", str),
+    "priority": _of("priority", _count),
+    "nice": _of("nice", lambda text: parse.count(text) or 0),
+    "array_job_id": (("array_job_id", "array_task"), _array_job_id),
+    "array_task_id": (("array_task",), lambda row: _task_of(row).number),
+    "array_tasks": (("array_task",), lambda row: _task_of(row).pending),
+    "het_job_id": (("het_job_id", "het_offset"), _het_job_id),
+    "het_offset": (("het_job_id", "het_offset"), _het_offset),
+    "exit": _of("exit", parse.exit_status),
+    "derived_exit": _of("derived_exit", parse.exit_status),
+    "restarts": _of("restarts", lambda text: _count(text, most=_RESTARTS) or 0),
+    "requeue": _of("requeue", _flag),
+    "batch": _of("batch", _flag),
+    "submitted": _of("submitted", parse.time),
+    "eligible": _of("eligible", parse.time),
+    "start": (("start", "state", "nodes"), _start),
+    "end": _of("end", parse.time),
+    "deadline": _of("deadline", parse.time),
+    "time_limit": _of("time_limit", parse.time_limit),
+    "nodes": _of("nodes", parse.hosts),
+    "scheduled_nodes": _of("scheduled_nodes", parse.hosts),
+    "required_nodes": _of("required_nodes", parse.hosts),
+    "excluded_nodes": _of("excluded_nodes", parse.hosts),
+    "batch_host": _of("batch_host", parse.word),
+    "reservation": _of("reservation", parse.text),
+    "features": _of("features", parse.text),
+    "prefer": _of("prefer", parse.text),
+    "switches": _of("switches", lambda text: _count(text) or None),
+    "switches_wait": (("switches", "switches_wait"), _switches_wait),
+    "exclusive": (("exclusive", "sharing"), _exclusive),
+    "num_nodes": _of("num_nodes", _count),
+    "num_cpus": _of("num_cpus", _count),
+    "num_tasks": _of("num_tasks", _count),
+    "cpus_per_task": _of("cpus_per_task", lambda text: _count(text, bits=16)),
+    "tres": _of("tres", _tres),
+    **{name: _of(name, lambda text: _request(text)[0]) for name in _REQUESTS},
+    "cpus_per_gpu": _of("cpus_per_tres", lambda text: _request(text)[0].gpus),
+    "memory_per_gpu": _of("mem_per_tres", lambda text: _mebibytes(_request(text)[0].gpus)),
+    "gpus": (_SIZE_COLUMNS, _gpus),
+    "licenses": _of("licenses", parse.text),
+    "dependency": _of("dependency", parse.text),
+    "comment": _of("comment", parse.text),
+    "admin_comment": _of("admin_comment", parse.text),
+    "system_comment": _of("system_comment", parse.text),
+    "command": _of("command", parse.text),
+    "work_dir": _of("work_dir", parse.text),
+    "stdout": (_PATH_COLUMNS, _stdout),
+    "stderr": ((*_PATH_COLUMNS, "stderr"), _stderr),
+}
+
+IDENTITY = (
+    "id",
+    "state",
+    "flags",
+    "uid",
+    "start",
+    "array_job_id",
+    "array_task_id",
+    "array_tasks",
+    "het_job_id",
+    "het_offset",
+)
+"""Values that each job is read with: which job it is, whose, and what `folded_tasks` goes by."""
 
 
 _SHOWN_ID = re.compile(r"([0-9]{1,10})(?:_([0-9]{1,10}|\[.*\])|\+([0-9]{1,10}))?")

@@ -159,6 +159,20 @@ class Runner:
             argv, env=reading_environment(self.env), stdin=None, timeout=self._timeout, daemon=daemon
         )
 
+    def read_pieces(
+        self, argv: Sequence[str], take: Callable[[bytes, bytes], None], *, daemon: str = "slurmctld"
+    ) -> Completed:
+        """As `read`; what the command prints goes to ``take`` as it comes, beside all that it has complained of before.
+
+        What else runs commands than `run_command` gives all of it at once.
+        """
+        if self._run is not run_command:
+            done = self.read(argv, daemon=daemon)
+            take(_encode(done.stdout), _encode(done.stderr))
+            return done
+        env = reading_environment(self.env)
+        return run_command(argv, env=env, timeout=self._timeout, daemon=daemon, take=take)
+
     def write(
         self,
         argv: Sequence[str],
@@ -180,8 +194,9 @@ def run_command(
     stdin: bytes | None = None,
     timeout: float | None = None,
     daemon: str = "slurmctld",
+    take: Callable[[bytes, bytes], None] | None = None,
 ) -> Completed:
-    """Run ``argv`` in exactly ``env``, for ``timeout`` seconds at most.
+    """Run ``argv`` in exactly ``env``, for ``timeout`` seconds at most; ``take`` is as in `Runner.read_pieces`.
 
     Raises SlurmNotInstalled when there is no such command, SlurmTimeout (naming ``daemon``) at the deadline,
     SlurmRefused when the output has no end.
@@ -205,7 +220,7 @@ def run_command(
             os.close(source)
     with process:
         try:
-            out, messages = _collect(process, None if timeout is None else monotonic() + timeout)
+            out, messages = _collect(process, None if timeout is None else monotonic() + timeout, take)
         except _DeadlineError as error:
             _end(process)
             # Slurm's commands retry for a minute to read a slurm.conf that is not there
@@ -243,10 +258,17 @@ def _readable(data: bytes) -> int:
     return descriptor
 
 
-def _collect(process: subprocess.Popen[bytes], deadline: float | None) -> tuple[bytes, bytes]:
-    """All of stdout and the first MAX_MESSAGES of stderr, until both are closed and the process has ended."""
+def _collect(
+    process: subprocess.Popen[bytes],
+    deadline: float | None,
+    take: Callable[[bytes, bytes], None] | None,
+) -> tuple[bytes, bytes]:
+    """All of stdout, but for what ``take`` took, and the first MAX_MESSAGES of stderr, until both are closed and the
+    process has ended.
+    """
     assert process.stdout is not None and process.stderr is not None  # noqa: S101  (opened as pipes above)
     out, messages = bytearray(), bytearray()
+    printed = 0
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ, out)
         selector.register(process.stderr, selectors.EVENT_READ, messages)
@@ -254,14 +276,19 @@ def _collect(process: subprocess.Popen[bytes], deadline: float | None) -> tuple[
             ready = selector.select(_left(deadline))
             if not ready:
                 raise _DeadlineError(bytes(messages))
-            for key, _ in ready:
+            # What was said on stderr before a line was printed is known before that line is taken
+            for key, _ in sorted(ready, key=lambda one: one[0].data is out):
                 data = os.read(key.fd, 1 << 16)
                 if not data:
                     selector.unregister(key.fileobj)
                 elif key.data is out:
-                    out += data
-                    if len(out) > MAX_OUTPUT:
+                    printed += len(data)
+                    if printed > MAX_OUTPUT:
                         raise _OutputError
+                    if take is None:
+                        out += data
+                    else:
+                        take(data, bytes(messages))
                 elif len(messages) < MAX_MESSAGES:
                     messages += data
     try:
@@ -284,3 +311,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _decode(data: bytes) -> str:
     return data.decode("utf-8", errors="surrogateescape")
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", errors="surrogateescape")

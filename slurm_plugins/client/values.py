@@ -7,7 +7,8 @@ Units are the same everywhere: times are aware datetimes (UTC) or None, duration
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from datetime import datetime
 
 from .resources import NO_HOSTS, NO_TRES, Hosts, Tres
@@ -39,6 +40,8 @@ class Job:
     ``scheduled_nodes`` what backfill plans. ``stdout`` and ``stderr`` are full paths with Slurm's % patterns
     expanded. Memory that was asked for is in ``tres.memory``. ``extra`` and ``submit_line`` are known from pyslurm
     only (and from accounting): None elsewhere.
+
+    A job that was read with some of its values (`SlurmClient.jobs`) has those alone: another one raises AttributeError.
     """
 
     id: int
@@ -49,7 +52,6 @@ class Job:
     flags: frozenset[JobFlag] = frozenset()
     reason: str | None = None
     uid: int | None = None
-    group: str | None = None
     account: str | None = None
     qos: str | None = None
     partition: str = ""
@@ -112,6 +114,27 @@ class Job:
     work_dir: str | None = None
     stdout: str | None = None
     stderr: str | None = None
+
+    @classmethod
+    def of(cls, values: Mapping[str, object]) -> Job:
+        """Make a job of which these values are known, and no others."""
+        made = object.__new__(cls)
+        for name, value in values.items():
+            object.__setattr__(made, name, value)
+        return made
+
+    @property
+    def known(self) -> dict[str, object]:
+        """The values that it was read with."""
+        names = (one.name for one in fields(self))
+        return {name: getattr(self, name) for name in names if hasattr(self, name)}
+
+    def __getattr__(self, name: str) -> object:
+        # Python comes here for what an object lacks. What was not read must not pass for what Slurm left out.
+        raise AttributeError(f"{name!r} is no value that this job was read with")
+
+    def __repr__(self) -> str:
+        return f"Job({', '.join(f'{name}={value!r}' for name, value in self.known.items())})"
 
     @property
     def ended(self) -> bool:

@@ -60,7 +60,6 @@ _SQUEUE: Mapping[str, str] = {
     "name": "Name",
     "user": "UserName",
     "uid": "UserID",
-    "group": "GroupName",
     "account": "Account",
     "qos": "QOS",
     "partition": "Partition",

@@ -24,16 +24,14 @@ from slurm_plugins.limits.records import (
     with_static_limits,
 )
 
-__all__ = ["Lookup", "Room", "is_enforcing", "parse_memory_limits", "read_associations"]
+__all__ = ["Lookup", "Room", "is_enforcing", "parse_lines", "parse_memory_limits", "read_associations"]
 
 _KEEP: Final = 60.0
 """Seconds for which nodes, partitions, slurm.conf and QOS are taken for known."""
 _QUIET: Final = 30.0
 """Seconds for which a slurmdbd that was silent is not asked again: sacctmgr waits long for one, and all wait for us."""
 _ENFORCING: Final = frozenset({"limits", "qos", "safe", "all"})
-_LINE: Final = re.compile(
-    r"(?m)^(AccountingStorageEnforce|MaxMemPerNode|MaxMemPerCPU|PriorityFlags)\s*= (.*)$"
-)
+_LINE: Final = re.compile(r"(?m)^(\w+)(?:\[\d+\])?\s*= (.*)$")
 _NAME: Final = re.compile(r"[^\s,=]+")
 _ASSOCIATION_COLUMNS: Final = ("Account", "User", "Partition", "DefaultQOS", "QOS")
 _SHOW: Final = ("scontrol", "--oneliner", "show", "assoc_mgr", "flags=assoc,qos")
@@ -127,8 +125,7 @@ class Lookup:
         if kept is None or now - kept.asked > _KEEP or kept.env != env:
             client = CommandClient(env, timeout=self._seconds)
             shown = check(Runner(env, timeout=self._seconds).read(["scontrol", "show", "config"])).stdout
-            config = {name: value.strip() for name, value in _LINE.findall(shown)}
-            kept = _Machine(now, dict(env), client.partitions(), client.nodes(), config)
+            kept = _Machine(now, dict(env), client.partitions(), client.nodes(), parse_lines(shown))
             self._kept = kept
         return kept
 
@@ -186,6 +183,18 @@ def _sacctmgr(runner: Runner, what: Sequence[str], columns: Sequence[str]) -> li
         if len(row) != len(columns):
             raise SlurmFormatError(f"{len(columns)} columns were expected", "|".join(row))
     return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def parse_lines(shown: str) -> dict[str, str]:
+    """Parse the output of ``scontrol show config``; of a name that stands there several times, its first value.
+
+    >>> parse_lines("EpilogSlurmctld[0]      = /a\\nEpilogSlurmctld[1]      = /b\\nPriorityFlags           = (null)")
+    {'EpilogSlurmctld': '/a', 'PriorityFlags': ''}
+    """
+    found: dict[str, str] = {}
+    for name, value in _LINE.findall(shown):
+        found.setdefault(name, "" if value.strip() == "(null)" else value.strip())
+    return found
 
 
 def is_enforcing(value: str | None) -> bool:

@@ -12,11 +12,15 @@ from contextlib import suppress
 from profiler.logs import one_line
 from slurm_plugins.service.within import within
 
-__all__ = ["ChildError", "ask_child", "child_environment", "python"]
+__all__ = ["ChildError", "ChildLateError", "ask_child", "child_environment", "python"]
 
 
 class ChildError(Exception):
     """No answer; the message is a sentence for the log."""
+
+
+class ChildLateError(ChildError):
+    """No answer in time."""
 
 
 def child_environment(env: Mapping[str, str]) -> dict[str, str]:
@@ -48,7 +52,7 @@ async def ask_child(
     seconds, most: how long it may take, how many bytes it may answer.
     nicer: how much further its processes stand back than we do.
 
-    Raises ChildError.
+    Raises ChildError, ChildLateError.
     """
     try:
         child = await asyncio.create_subprocess_exec(
@@ -67,7 +71,7 @@ async def ask_child(
     try:
         output, said = await within(child.communicate(question), seconds)
     except asyncio.TimeoutError:
-        raise ChildError(f"{what} took more than {seconds:g} s") from None
+        raise ChildLateError(f"{what} took more than {seconds:g} s") from None
     finally:
         await _end(child)
     if child.returncode or len(output) > most:

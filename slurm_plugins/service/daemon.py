@@ -296,6 +296,16 @@ class Daemon:
             "1 while the shim that job_submit.lua names is whole.",
             lambda: self.partners.shim_ok,
         )
+        gauge(
+            "gsub_queue_seconds",
+            "Seconds that reading the jobs of decisions took at the last look that did.",
+            lambda: self.polling.patience.took,
+        )
+        gauge(
+            "gsub_queue_limit_seconds",
+            "Seconds that reading the jobs of decisions may take.",
+            lambda: self.polling.patience.limit,
+        )
         gauge("gsub_connections", "Connections to the decision socket.", lambda: len(self._connections.open))
         gauge("gsub_waiting_for_job", "Decisions whose job is not known yet.", lambda: len(self.joins))
         gauge("gsub_keeper_up", "1 while the keeper collects and answers.", lambda: self.keeping.up)

@@ -20,8 +20,9 @@ from site_configs.site import parse_site
 from site_configs.site_model import Site
 from site_configs.topology import TopologyError
 from slurm_plugins.client import client
-from slurm_plugins.client.errors import SlurmError, SlurmFormatError
+from slurm_plugins.client.errors import SlurmError, SlurmFormatError, SlurmTimeout
 from slurm_plugins.client.protocol import SlurmClient
+from slurm_plugins.client.purposes import SUBMISSIONS
 from slurm_plugins.client.runner import Runner
 from slurm_plugins.client.states import NodeState
 from slurm_plugins.client.tables import Unread
@@ -29,14 +30,14 @@ from slurm_plugins.client.values import Node, Partition
 from slurm_plugins.decide.inventory import Inventory, build
 from slurm_plugins.limits.lookup import read_associations
 from slurm_plugins.limits.records import Associations
+from slurm_plugins.service.patience import LEAST
 from slurm_plugins.service.slurm_config import SlurmConfig, read_config
 from slurm_plugins.service.submitted import submissions
 from slurm_plugins.service.wire import Question, Report, decode_question, encode_report
 
 __all__ = ["Slurm", "gpus_by_state", "look", "slurm_environment"]
 
-COMMAND_SECONDS = 20.0
-"""What one command of Slurm may take; they give up on a silent controller after 10 s or so."""
+COMMAND_SECONDS = LEAST
 
 
 _AWAY = frozenset({NodeState.DOWN, NodeState.ERROR, NodeState.FUTURE, NodeState.UNKNOWN})
@@ -51,16 +52,19 @@ class Slurm:
     associations: Callable[[str], Associations]
     """The limits of accounting of a cluster."""
     unread: Unread = field(default_factory=Unread)
+    queue: SlurmClient | None = None
+    """The client for the queue, which may take longer than the rest; None: it is `client`."""
 
     @classmethod
-    def here(cls, env: Mapping[str, str], site: Site) -> Slurm:
-        """Slurm as the site file says that it is read, in `env`."""
+    def here(cls, env: Mapping[str, str], site: Site, queue_seconds: float = LEAST) -> Slurm:
+        """Slurm as the site file says that it is read, in `env`; `queue_seconds` are those for the queue."""
         runner, unread = Runner(env, timeout=COMMAND_SECONDS), Unread()
         return cls(
             client(env, site.slurm.backend, timeout=COMMAND_SECONDS, unread=unread),
             lambda: read_config(runner),
             lambda cluster: read_associations(runner, cluster),
             unread,
+            client(env, site.slurm.backend, timeout=queue_seconds, unread=unread),
         )
 
 
@@ -74,14 +78,18 @@ def look(slurm: Slurm, site: Site, question: Question) -> Report:
 
 def _jobs(slurm: Slurm, question: Question, told: Report) -> Report:
     """The report with the jobs that are asked for."""
-    at = time.time()
+    at, begun = time.time(), time.monotonic()
     try:
-        found = submissions(slurm.client.jobs(user=question.user)).values()
+        found = submissions(
+            (slurm.queue or slurm.client).jobs(user=question.uids, values=SUBMISSIONS)
+        ).values()
     except SlurmError as error:
-        return msgspec.structs.replace(told, jobs_error=str(error))
+        late = isinstance(error, SlurmTimeout)
+        return msgspec.structs.replace(told, jobs_error=str(error), queue_late=late)
+    took = time.monotonic() - begun
     since = question.jobs_since or 0.0
     jobs = tuple(job for job in found if job.submitted >= since)
-    return msgspec.structs.replace(told, jobs_at=at, jobs=jobs)
+    return msgspec.structs.replace(told, jobs_at=at, jobs=jobs, queue_took=took)
 
 
 def _cluster(slurm: Slurm, site: Site, *, limits: bool) -> Report:
@@ -174,7 +182,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     question = decode_question(sys.stdin.buffer.read())
     site = parse_site(question.site, question.site_path) if question.site else Site(cluster="")
-    report = look(Slurm.here(slurm_environment(os.environ, site), site), site, question)
+    report = look(
+        Slurm.here(slurm_environment(os.environ, site), site, question.queue_seconds), site, question
+    )
     sys.stdout.buffer.write(encode_report(report))
     sys.stdout.buffer.flush()
     return 0

@@ -7,13 +7,18 @@ import os
 from collections.abc import Mapping
 from typing import Protocol
 
+import msgspec
+
 from profiler.logs import one_line
-from slurm_plugins.service.child import ChildError, ask_child
+from slurm_plugins.service.child import ChildError, ChildLateError, ask_child
+from slurm_plugins.service.patience import LEAST
 from slurm_plugins.service.wire import Question, Report, decode_report, encode_question
 
 __all__ = ["ChildLookout", "Lookout"]
 
 _SECONDS = 120.0
+_READINGS = 2
+"""Times that the queue is read: more than once where array tasks wait to run again, or this host lacks a user."""
 _MAX_REPORT = 256 << 20
 _NICER = 10
 """Submissions go first."""
@@ -42,12 +47,13 @@ class ChildLookout:
                 encode_question(question),
                 what="looking at Slurm",
                 env=self._env,
-                seconds=self._seconds,
+                seconds=self._seconds + _READINGS * (question.queue_seconds - LEAST),
                 most=_MAX_REPORT,
                 nicer=_NICER,
             )
         except ChildError as error:
-            return _failed(str(error))
+            late = isinstance(error, ChildLateError)
+            return msgspec.structs.replace(_failed(str(error)), queue_late=late)
         try:
             return await asyncio.to_thread(decode_report, output)
         except (ValueError, KeyError, TypeError) as error:

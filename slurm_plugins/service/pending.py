@@ -21,6 +21,9 @@ _MOST: Final = 50_000
 _FORGET: Final = 2 * LOST_AFTER
 """Seconds after which a job's submission can belong to no decision that still waits."""
 
+_USERS: Final = 1000
+"""Users by whom jobs are asked for; of more, Slurm is asked for all jobs: a word of its command line has 128 KiB."""
+
 _TURN: Final = 50
 """Joins entered before questions have their turn."""
 
@@ -61,8 +64,8 @@ class PendingJoins:
             del self._waiting[next(iter(self._waiting))]
             self._counts.unjoined.add("overflow")
 
-    async def wanted(self) -> tuple[float | None, str | None]:
-        """Since when jobs must be looked at (None: not at all), and of which user when it is one only."""
+    async def wanted(self) -> tuple[float | None, tuple[int, ...] | None]:
+        """Since when jobs must be looked at (None: not at all), and of which users (None: of all)."""
         return await asyncio.to_thread(_wanted, list(self._waiting.values()))
 
     async def take(self, report: Report, default_partition: str) -> None:
@@ -108,11 +111,12 @@ class PendingJoins:
         self._taken = {job: at for job, at in self._taken.items() if at > now - _FORGET}
 
 
-def _wanted(waiting: Sequence[Pending]) -> tuple[float | None, str | None]:
+def _wanted(waiting: Sequence[Pending]) -> tuple[float | None, tuple[int, ...] | None]:
     if not waiting:
         return None, None
-    users = {one.user for one in waiting}
-    return min(one.at for one in waiting) - 2, users.pop() if len(users) == 1 else None
+    # By uid, which every decision has: the shim leaves the user's name out
+    uids = sorted({one.uid for one in waiting})
+    return min(one.at for one in waiting) - 2, tuple(uids) if len(uids) <= _USERS else None
 
 
 def waits(record: Mapping[str, Any]) -> bool:

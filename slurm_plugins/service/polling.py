@@ -19,6 +19,7 @@ from slurm_plugins.decide.inventory import Inventory
 from slurm_plugins.service.counts import Counts
 from slurm_plugins.service.desk import Desk
 from slurm_plugins.service.lookout import Lookout
+from slurm_plugins.service.patience import QueuePatience
 from slurm_plugins.service.pending import PendingJoins
 from slurm_plugins.service.site_watch import Taken
 from slurm_plugins.service.unread import note_unread
@@ -77,6 +78,7 @@ class Polling:
         self._limits_due = float("-inf")
         self.answered: float | None = None
         """When the look began that the inventory is from, on the monotonic clock."""
+        self.patience = QueuePatience()
         self._gpus: dict[str, int] = {}
         self._whole = False
         self.trouble = ""
@@ -125,16 +127,21 @@ class Polling:
 
     async def _once(self, began: float) -> None:
         taken = self._site()
-        since, user = await self._joins.wanted()
+        since, uids = await self._joins.wanted()
         report = await self._lookout.look(
             Question(
                 site=taken.text,
                 site_path=self._site_path,
                 jobs_since=since,
-                user=user,
+                uids=uids,
                 limits=began >= self._limits_due,
+                queue_seconds=self.patience.limit,
             )
         )
+        if report.queue_took is not None:
+            self.patience.note_answer(report.queue_took, whole=uids is None)
+        elif report.queue_late:
+            self.patience.note_late()
         report = await self._with_known_pools(report, taken.site)
         self._take(report, began)
         await self._joins.take(report, self._desk.context.inventory.default)

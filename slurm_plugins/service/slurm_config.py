@@ -15,7 +15,7 @@ from slurm_plugins.client.runner import Runner, check
 from slurm_plugins.client.versions import Version
 from slurm_plugins.decide.context import SlurmFacts
 from slurm_plugins.limits.billing import parse_billing_rule
-from slurm_plugins.limits.lookup import is_enforcing, parse_memory_limits
+from slurm_plugins.limits.lookup import is_enforcing, parse_lines, parse_memory_limits
 
 __all__ = ["SlurmConfig", "parse_config", "read_config", "slurm_user_of_file"]
 
@@ -39,21 +39,13 @@ def read_config(runner: Runner) -> SlurmConfig:
     return parse_config(check(runner.read(["scontrol", "show", "config"])).stdout)
 
 
-_LINE: Final = re.compile(
-    r"(?m)^(SLURM_VERSION|SchedulerParameters|TopologyPlugin|SlurmUser|ClusterName|SelectTypeParameters|DefMemPer\w+"
-    r"|EpilogSlurmctld|AccountingStorageEnforce|MaxMemPer\w+|PriorityFlags)(?:\[\d+\])?\s*= (.*)$"
-)
-
-
 def parse_config(text: str) -> SlurmConfig:
     """Read the output of ``scontrol show config``, of any release. Raises SlurmFormatError.
 
     >>> parse_config("SLURM_VERSION = 22.05.8\\nSlurmUser = slurm(64030)\\nTopologyPlugin = topology/tree").slurm_uid
     64030
     """
-    found: dict[str, str] = {}
-    for key, value in _LINE.findall(text):
-        found.setdefault(key, "" if value.strip() == "(null)" else value.strip())
+    found = parse_lines(text)
     if "SLURM_VERSION" not in found:
         raise SlurmFormatError("no SLURM_VERSION in scontrol show config", text)
     wait = re.search(r"max_switch_wait=(\d{1,9})", found.get("SchedulerParameters", ""), re.IGNORECASE)

@@ -19,6 +19,7 @@ from site_configs.topology import Topology
 from slurm_plugins.decide.context import SlurmFacts
 from slurm_plugins.decide.inventory import Inventory, Kind, Pool
 from slurm_plugins.limits.records import NO_LIMITS, Association, Associations, Limits, Qos
+from slurm_plugins.service.patience import LEAST
 from slurm_plugins.service.submitted import Submission
 
 __all__ = ["Question", "Report", "decode_question", "decode_report", "encode_question", "encode_report"]
@@ -28,15 +29,16 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """What to look at.
 
     `site` is the text of the site file that gsubd took, `site_path` where it stands (relative paths start there).
-    `jobs_since` asks for the submissions since then (seconds since the epoch; None: for none), those of `user` where
-    one is named. `limits` asks for those of accounting.
+    `jobs_since` asks for the submissions since then (seconds since the epoch; None: for none), those of `uids` where
+    these are named; `queue_seconds` is the limit of time for them. `limits` asks for those of accounting.
     """
 
     site: str
     site_path: str
     jobs_since: float | None = None
-    user: str | None = None
+    uids: tuple[int, ...] | None = None
     limits: bool = False
+    queue_seconds: float = LEAST
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +47,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     `trouble` is something for the site's people that leaves the rest as it is (a topology that cannot be read).
     `gpus` is how many there are in each state (`look.gpus_by_state`). `unread` counts rows that could not be read and
     were left out (`client.tables.Unread`), of which `unread_example` is one.
+    `queue_took` is the seconds that reading jobs took; `queue_late`: they were not read within the limit.
     """
 
     inventory: Inventory | None = None
@@ -58,6 +61,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     jobs_at: float = 0.0
     jobs: tuple[Submission, ...] | None = None
     jobs_error: str = ""
+    queue_took: float | None = None
+    queue_late: bool = False
     unread: dict[str, int] = msgspec.field(default_factory=dict)
     unread_example: str = ""
 
@@ -84,6 +89,8 @@ class _Wire(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str
     jobs_at: float
     jobs_error: str
+    queue_took: float | None
+    queue_late: bool
     limits_error: str
     has_jobs: bool
     limits: list[Limits]
@@ -157,6 +164,8 @@ _PLAIN = (
     "trouble",
     "jobs_at",
     "jobs_error",
+    "queue_took",
+    "queue_late",
     "limits_error",
     "unread",
     "unread_example",

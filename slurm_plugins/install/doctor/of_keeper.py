@@ -18,8 +18,8 @@ from slurm_plugins.install.doctor.check import (
     warning,
 )
 from slurm_plugins.install.doctor.net import NetError
-from slurm_plugins.install.doctor.sight import Sight
-from slurm_plugins.install.doctor.words import some
+from slurm_plugins.install.doctor.sight import Sight, parse_metrics
+from slurm_plugins.install.doctor.words import QUEUE_REMEDY, SLOW_QUEUE, some
 
 __all__ = ["CHECKS"]
 
@@ -119,6 +119,27 @@ def _number(value: Any) -> float:  # noqa: ANN401  (JSON's)
     return float(value) if isinstance(value, int | float) else 0.0
 
 
+def _queue(sight: Sight) -> Iterator[Said]:
+    url = sight.site.service.url
+    if not url:
+        return
+    try:
+        metrics = parse_metrics(sight.page(f"{url}/metrics").body.decode(errors="replace"))
+    except NetError as problem:
+        yield unknown(f"the keeper does not answer: {problem}")  # told by the check of the keeper
+        return
+    took, limit = (metrics.get(f"gsub_keeper_queue_{name}") for name in ("seconds", "limit_seconds"))
+    if took is None or limit is None:
+        yield unknown("the keeper has not read Slurm's queue yet")
+    elif took > SLOW_QUEUE:
+        yield warning(
+            f"reading Slurm's queue takes {took:.0f} s, of at most {limit:.0f}: what is known of jobs is that old",
+            QUEUE_REMEDY,
+        )
+    else:
+        yield ok(f"reading Slurm's queue takes {took:.1f} s")
+
+
 def _unwell(sight: Sight) -> Iterator[Said]:
     if not sight.site.service.url:
         return
@@ -181,6 +202,15 @@ CHECKS: Final[tuple[Check, ...]] = (
         "compare `id gsub`, the clocks, and the checksum of munge.key with the controller's",
         _trusted,
         ANYWHERE,
+    ),
+    Check(
+        "queue",
+        "service",
+        "The keeper reads Slurm's whole queue within five seconds. It looks again each 30 s, and a queue that takes "
+        "longer is read less often.",
+        QUEUE_REMEDY,
+        _queue,
+        CONTROLLER,
     ),
     Check(
         "nodes-heard",

@@ -26,6 +26,7 @@ from slurm_plugins.install.doctor.net import NetError
 from slurm_plugins.install.doctor.of_node import unit
 from slurm_plugins.install.doctor.rights import shown
 from slurm_plugins.install.doctor.sight import Sight
+from slurm_plugins.install.doctor.words import QUEUE_REMEDY, SLOW_QUEUE
 from slurm_plugins.install.journal import Journal
 
 __all__ = ["CHECKS"]
@@ -125,6 +126,13 @@ _ALARMS: Final[tuple[tuple[str, float, str, str, str], ...]] = (
         "warning",
         "Slurm has not answered gsubd for {:.0f} s",
         "journalctl -u gsubd: can the user gsub run scontrol?",
+    ),
+    (
+        "gsub_queue_seconds",
+        SLOW_QUEUE,
+        "warning",
+        "gsubd takes {:.0f} s to read the jobs of decisions from slurmctld",
+        QUEUE_REMEDY,
     ),
     (
         "gsub_faults_total",

@@ -7,8 +7,13 @@ from typing import Final
 
 from site_configs.hostlist import fold
 
-__all__ = ["some"]
+__all__ = ["QUEUE_REMEDY", "SLOW_QUEUE", "some"]
 
+SLOW_QUEUE: Final = 5.0
+"""Seconds that reading the queue may take before an administrator should know: a look follows each 30 s."""
+QUEUE_REMEDY: Final = (
+    "is slurmctld busy (sdiag)? fewer records help: arrays instead of single jobs, a lower MinJobAge"
+)
 _SHOWN: Final = 200  # characters of a hostlist
 
 

@@ -1,6 +1,7 @@
 """One look at Slurm for the store: what runs where, and facts on the attempts that it wants to know of.
 
-slurmctld is asked for all it holds, once; slurmdbd for the attempts that slurmctld no longer holds, many at a time.
+slurmctld is asked for all it holds, in brief, and for all of those attempts that it has; slurmdbd for the attempts that
+slurmctld no longer holds, many at a time.
 Runs as a process of its own (``python -m slurm_plugins.service.keeper.ask``): a question on standard input, what was
 seen on standard output.
 """
@@ -20,8 +21,9 @@ from profiler.records import JobRef
 from profiler.store.facts import JobFacts
 from site_configs.site import parse_site
 from slurm_plugins.client import client
-from slurm_plugins.client.errors import SlurmError, SlurmUnreachable
+from slurm_plugins.client.errors import SlurmError, SlurmTimeout, SlurmUnreachable
 from slurm_plugins.client.protocol import SlurmClient
+from slurm_plugins.client.purposes import QUEUE
 from slurm_plugins.client.states import JobState
 from slurm_plugins.client.tables import Unread
 from slurm_plugins.client.values import Job, Node
@@ -30,7 +32,8 @@ from slurm_plugins.service.keeper.again_look import is_stranger, waited_for
 from slurm_plugins.service.keeper.facts import of_accounting, of_job, running
 from slurm_plugins.service.keeper.lifeline import die_with
 from slurm_plugins.service.keeper.queue import Queue, queue_of
-from slurm_plugins.service.look import COMMAND_SECONDS, slurm_environment
+from slurm_plugins.service.look import slurm_environment
+from slurm_plugins.service.patience import LEAST
 
 __all__ = ["Pending", "Question", "Seen", "ask"]
 
@@ -39,12 +42,14 @@ _AT_ONCE: Final = 400
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """`site` is the text of the site file in force; `wanted` are the attempts to tell of."""
+    """`site` is the text of the site file in force; `wanted` are the attempts to tell of.
+    `queue_seconds` is the limit of time for one reading of the queue."""
 
     site: str
     site_path: str
     parent: int
     wanted: tuple[JobRef, ...] = ()
+    queue_seconds: float = LEAST
 
 
 class Pending(msgspec.Struct, frozen=True, array_like=True):
@@ -63,6 +68,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
     `error` and `accounting_error` are sentences: what they stand for is not known, not empty. `unread` counts rows that
     could not be read and were left out (`client.tables.Unread`), of which `unread_example` is one.
+    `queue_took` is the seconds that reading the queue took; `queue_late`: it was not read within the limit.
     """
 
     at: float
@@ -72,6 +78,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     queue: Queue | None = None
     pending: tuple[Pending, ...] | None = None
     error: str = ""
+    queue_took: float | None = None
+    queue_late: bool = False
     accounting_error: str = ""
     unread: Mapping[str, int] = {}
     unread_example: str = ""
@@ -87,15 +95,19 @@ def ask(
     waiting: Mapping[str, tuple[int, ...]] = {}
     queue = pending = None
     rest = set(wanted)
+    took, late, begun = None, False, time.monotonic()
     try:
-        jobs = client.jobs()
+        jobs = client.jobs(values=QUEUE)
+        took = time.monotonic() - begun
+        known = {ref.job_id for ref in rest} & {job.id for job in jobs}
+        told = client.jobs(ids=sorted(known)) if known else ()
     except SlurmError as raised:
-        error = str(raised)
+        error, late = str(raised), isinstance(raised, SlurmTimeout)
     else:
         runs = running(jobs) if jobs else None
         waiting, queue = _waiting(jobs), queue_of(jobs) if jobs else None
         pending = _pending(client, jobs) if jobs else None
-        for job in jobs:
+        for job in told:
             ref = JobRef(job.id, job.restarts)
             if ref in rest:
                 facts.append(of_job(job, cluster, now))
@@ -120,6 +132,8 @@ def ask(
         queue=queue,
         pending=pending,
         error=error,
+        queue_took=took,
+        queue_late=late,
         accounting_error=accounting_error,
         unread=dict(unread.kinds) if unread else {},
         unread_example=unread.example if unread else "",
@@ -172,7 +186,7 @@ def main() -> int:
     site = parse_site(question.site, question.site_path)
     unread = Unread()
     env = slurm_environment(os.environ, site)
-    reader = client(env, site.slurm.backend, timeout=COMMAND_SECONDS, unread=unread)
+    reader = client(env, site.slurm.backend, timeout=question.queue_seconds, unread=unread)
     seen = ask(reader, site.cluster, question.wanted, time.time(), unread)
     sys.stdout.buffer.write(msgspec.json.encode(seen))
     sys.stdout.buffer.flush()

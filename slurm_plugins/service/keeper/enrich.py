@@ -17,7 +17,7 @@ from profiler.logs import Troubles, one_line
 from profiler.store.errors import StoreError
 from profiler.store.facts import JobFacts, Wanted
 from prolog_epilog.failures.mask import mask
-from slurm_plugins.service.child import ChildError, ask_child
+from slurm_plugins.service.child import ChildError, ChildLateError, ask_child
 from slurm_plugins.service.keeper.ask import Question, Seen
 from slurm_plugins.service.keeper.collect import Running
 from slurm_plugins.service.keeper.counts import Counts
@@ -25,6 +25,7 @@ from slurm_plugins.service.keeper.queue import Queue
 from slurm_plugins.service.keeper.refusal import RefusedError
 from slurm_plugins.service.keeper.storing import Storing
 from slurm_plugins.service.keeper.waits import Waits
+from slurm_plugins.service.patience import LEAST, QueuePatience
 from slurm_plugins.service.site_watch import Taken
 from slurm_plugins.service.unread import note_unread
 from slurm_plugins.service.within import is_set_within
@@ -34,6 +35,8 @@ __all__ = ["ChildSlurm", "Enrichment", "Slurm"]
 _log = logging.getLogger("gsubd.keeper")
 
 _SECONDS: Final = 120.0
+_READINGS: Final = 4
+"""Times that the queue is read: for its lists, twice on 22.05, and for the attempts that are asked about."""
 _MAX_ANSWER: Final = 256 << 20
 _NICER: Final = 5
 _AT_ONCE: Final = 4000
@@ -75,13 +78,14 @@ class ChildSlurm:
                 msgspec.json.encode(question),
                 what="asking Slurm about jobs",
                 env=self._env,
-                seconds=self._seconds,
+                seconds=self._seconds + _READINGS * (question.queue_seconds - LEAST),
                 most=_MAX_ANSWER,
                 nicer=_NICER,
             )
             return await asyncio.to_thread(msgspec.json.decode, output, type=Seen)
         except (ChildError, msgspec.MsgspecError) as error:
-            return Seen(at=time.time(), error=one_line(str(error)))
+            late = isinstance(error, ChildLateError)
+            return Seen(at=time.time(), error=one_line(str(error)), queue_late=late)
 
 
 class Enrichment:
@@ -119,6 +123,7 @@ class Enrichment:
         self._queue: Queue | None = None
         self._seen = self._queue_seen = 0.0
         self._silent = False
+        self.patience = QueuePatience()
         self._news = asyncio.Event()
         self.waiting: int | None = None
         """Attempts that were asked about at the last look."""
@@ -166,8 +171,18 @@ class Enrichment:
         refs = tuple(one.job for one in wanted)
         began = time.monotonic()
         seen = await self._slurm.ask(
-            Question(site=self._site.text, site_path=self._site_path, parent=os.getpid(), wanted=refs)
+            Question(
+                site=self._site.text,
+                site_path=self._site_path,
+                parent=os.getpid(),
+                wanted=refs,
+                queue_seconds=self.patience.limit,
+            )
         )
+        if seen.queue_took is not None:
+            self.patience.note_answer(seen.queue_took)
+        if seen.queue_late:
+            self.patience.note_late()
         self._troubles.say("Slurm does not tell what runs", seen.error)
         self._troubles.say(
             "Slurm's accounting does not answer, jobs are known by scontrol alone", seen.accounting_error

@@ -158,6 +158,16 @@ class Keeper:
             "Attempts at jobs that Slurm's word is wanted on, at the last look.",
             lambda: self.enrichment.waiting,
         )
+        registry.gauge(
+            "gsub_keeper_queue_seconds",
+            "Seconds that reading the whole queue took at the last look.",
+            lambda: self.enrichment.patience.took,
+        )
+        registry.gauge(
+            "gsub_keeper_queue_limit_seconds",
+            "Seconds that reading the whole queue may take.",
+            lambda: self.enrichment.patience.limit,
+        )
 
     def _resubmitting(self) -> Resubmitting:
         env = slurm_environment(self._env, self.site)

@@ -15,12 +15,14 @@ import pytest
 
 from slurm_plugins.client.errors import NoSuchJob, SlurmRefused, SlurmUnreachable
 from slurm_plugins.client.protocol import SlurmClient
+from slurm_plugins.client.purposes import SUBMISSIONS
 from slurm_plugins.client.states import JobState, NodeState
 from slurm_plugins.client.values import AccountingRecord, Job
 from slurm_plugins.client.versions import OLDEST
 from tests.waiting import wait_until
 
 NOWHERE = 99999999
+NOBODY = 1999999999
 
 # What users write into names and comments, and what it must not do to us.
 HOSTILE = [
@@ -150,6 +152,11 @@ class Contract:
         assert [job.id for job in bench.client.jobs(ids=[second, first])] == [first, second]
         assert {first, second} <= {job.id for job in bench.client.jobs()}
         assert {first, second} <= {job.id for job in bench.client.jobs(user=bench.user)}
+        uid = bench.client.job(first).uid
+        assert uid is not None
+        assert {first, second} <= {job.id for job in bench.client.jobs(user=[uid, NOBODY])}
+        assert {job.uid for job in bench.client.jobs(user=[uid], values=SUBMISSIONS)} == {uid}
+        assert bench.client.jobs(user=[NOBODY]) == ()
         assert bench.client.jobs(ids=[]) == ()
         # one id that is gone, and one beside one that is not
         assert bench.client.jobs(ids=[NOWHERE]) == ()

@@ -6,12 +6,13 @@ Jobs that are not held start at once, run until `finish` or `cancel`. Of sbatch'
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 from slurm_plugins.client import parse
 from slurm_plugins.client.commands import valid_id
+from slurm_plugins.client.decode import IDENTITY
 from slurm_plugins.client.errors import NoSuchJob, SlurmRefused, SlurmUnreachable
 from slurm_plugins.client.protocol import JobId
 from slurm_plugins.client.values import (
@@ -50,11 +51,17 @@ _NODES = tuple(f"n{number}" for number in range(1, 9))
 _GIB = 1 << 30
 
 
+def only(job: Job, values: Collection[str]) -> Job:
+    """A job as it is read with these values alone."""
+    return Job.of({name: getattr(job, name) for name in {*IDENTITY, *values}})
+
+
 class FakeClient:
     """`SlurmClient` over a dictionary. ``down``: the daemons that do not answer."""
 
     def __init__(self, user: str = "user1") -> None:
         self.user = user
+        self.uid = 1001
         self.down: set[str] = set()
         self._jobs: dict[int, Job] = {}
         self._records: list[AccountingRecord] = []
@@ -63,13 +70,19 @@ class FakeClient:
     def version(self) -> Version:
         return NEWEST
 
-    def jobs(self, *, ids: Iterable[JobId] | None = None, user: str | None = None) -> tuple[Job, ...]:
+    def jobs(
+        self,
+        *,
+        ids: Iterable[JobId] | None = None,
+        user: str | Collection[int] | None = None,
+        values: Collection[str] | None = None,
+    ) -> tuple[Job, ...]:
         self._reach("slurmctld")
         wanted = None if ids is None else {int(valid_id(job_id)) for job_id in ids}
-        found = self._jobs.values()
-        return tuple(
-            job for job in found if (wanted is None or job.id in wanted) and user in (None, job.user)
-        )
+        found = [job for job in self._jobs.values() if wanted is None or job.id in wanted]
+        if user is not None:
+            found = [job for job in found if (job.user == user if isinstance(user, str) else job.uid in user)]
+        return tuple(found if values is None else (only(job, values) for job in found))
 
     def job(self, job_id: JobId) -> Job:
         number = int(valid_id(job_id))
@@ -137,6 +150,7 @@ class FakeClient:
             id=number,
             name=options.job_name or ("wrap" if options.wrap else options.script.rpartition("/")[2]),
             user=self.user,
+            uid=self.uid,
             state=JobState.PENDING if options.hold else JobState.RUNNING,
             priority=0 if options.hold else 1,
             partition=options.partition,

@@ -92,6 +92,11 @@ class Answers:
             lines = (" ".join(f"{key}={value}" for key, value in row.items()) for row in self._nodes)
             return Completed(argv[0], 0, "".join(f"{line}\n" for line in lines), "")
         rows, fields = self._rows[argv[0]]
+        asked = next((word[7:].split(",") for word in argv if word.startswith("--jobs=")), None)
+        if asked is not None and argv[0] == "squeue":
+            rows = [
+                row for row in rows if {row["id"], f"{row['array_job_id']}_{row['array_task']}"} & set(asked)
+            ]
         separator = next(found[0] for word in argv if (found := _SEPARATOR.search(word)))
         columns = [ours for word in _asked(argv, separator) for ours in fields if fields[ours] == word]
         shown = ({**row, "short_id": row.get("id", "")} for row in rows)
@@ -99,7 +104,7 @@ class Answers:
         return Completed(argv[0], 0, "".join(f"{line}\n" for line in table), "")
 
 
-_SEPARATOR = re.compile("\x1f[0-9a-f]{16}\x1f")
+_SEPARATOR = re.compile("\x1f[0-9A-Za-z_-]{8}")
 
 
 def _asked(argv: list[str], separator: str) -> list[str]:

@@ -313,7 +313,7 @@ def test_what_a_user_typed_is_read_as_far_as_it_goes(text, expected):
 def test_nothing_that_a_user_types_keeps_a_job_from_being_listed(text):
     parse.requested(text)
     row = {"id": "7", "name": "x", "user": "u", "state": "PENDING", "tres_per_job": text}
-    assert decode.job(row).id == 7
+    assert decode.JobDecoder().decode(row).id == 7
 
 
 @pytest.mark.parametrize("text", ["=4", "gres/gpu=x", "cpu=1;mem=2", "cpu=-1"])

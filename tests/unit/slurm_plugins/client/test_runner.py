@@ -50,6 +50,26 @@ def test_both_streams_are_read():
     assert (len(done.stdout), len(done.stderr)) == (300000, 300000)
 
 
+@pytest.mark.case("S4")
+def test_what_is_printed_is_taken_as_it_comes_beside_what_was_complained_of():
+    taken: list[tuple[int, bytes]] = []
+    done = sh(
+        "echo first >&2; head -c 300000 /dev/zero; echo last >&2; exit 3",
+        timeout=30,
+        take=lambda data, messages: taken.append((len(data), messages)),
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "first\nlast\n")
+    assert sum(size for size, _ in taken) == 300000
+    assert all(said.startswith(b"first") for _, said in taken)
+
+
+@pytest.mark.case("S4")
+def test_output_without_end_is_no_answer_when_it_is_taken_either(monkeypatch):
+    monkeypatch.setattr(runner, "MAX_OUTPUT", 100_000)
+    with pytest.raises(SlurmRefused):
+        sh("cat /dev/zero", timeout=30, take=lambda data, messages: None)
+
+
 def test_a_deadline_ends_the_command_and_its_children(tmp_path):
     begin = time.monotonic()
     with pytest.raises(SlurmTimeout) as caught:

@@ -113,6 +113,11 @@ class Scene:
         self.net.answers["/v1/nodes"] = Page(200, json.dumps({"nodes": nodes}).encode())
 
 
+def queue_page(seconds: float) -> Page:
+    """The keeper's metrics, with what reading the queue took."""
+    return Page(200, f"gsub_keeper_queue_seconds {seconds}\ngsub_keeper_queue_limit_seconds 30\n".encode())
+
+
 def healthy(release: str) -> Scene:
     """The development cluster of a release as it comes up, on one host: controller and node n1."""
     kept = json.loads((DATA / release / "doctor.json").read_text(encoding="utf-8"))
@@ -152,6 +157,7 @@ def healthy(release: str) -> Scene:
             f"{gsubd_url}/healthz": _page(said["page gsubd/healthz"]),
             f"{gsubd_url}/metrics": _page(said["page gsubd/metrics"]),
             f"{keeper}/healthz": _page(said["page keeper/healthz"]),
+            f"{keeper}/metrics": queue_page(0.2),
         },
         {"/v1/nodes": _page(said["ask /v1/nodes"]), "/v1/jobs": _page(said["ask /v1/jobs"])},
     )

@@ -19,7 +19,7 @@ from slurm_plugins.install.finding import Finding, Level
 from slurm_plugins.install.host import Ran, Usage
 from slurm_plugins.install.layout import SHIM
 from slurm_plugins.install.rehearse import CHILD
-from tests.unit.slurm_plugins.install.doctor_site import GSUB, RELEASES, SLURM, Scene, healthy
+from tests.unit.slurm_plugins.install.doctor_site import GSUB, RELEASES, SLURM, Scene, healthy, queue_page
 
 
 @dataclass(frozen=True)
@@ -493,6 +493,8 @@ FAULTS = (
     Fault("the site file names no service", _site("^url = .http.*", ""), "keeper", "warning", "no service.url", "service.url"),
     Fault("gsub has another uid here", _other_uid, "keeper-trust", "error", "is not believed", "the same number"),
     Fault("MUNGE's key is another one", lambda scene: scene.net.answers.update({"/v1/jobs": Page(401, b"")}), "keeper-trust", "error", "401", "munge.key"),
+    Fault("the queue is long", lambda scene: scene.net.pages.update({f"{scene.keeper}/metrics": queue_page(6)}), "queue", "warning", "takes 6 s, of at most 30", "MinJobAge"),
+    Fault("the jobs of decisions are read slowly", lambda scene: scene.metric("gsub_queue_seconds", 7), "service-counts", "warning", "takes 7 s", "MinJobAge"),
     Fault("a node was never heard of", lambda scene: scene.told_nodes([{"name": "n1", "heard": 4e9}]), "nodes-heard", "warning", "never heard of: n2", "--role node"),
     Fault("a node is silent", lambda scene: _heard(scene, 7200), "nodes-heard", "warning", "not heard for", "gsub-noded"),
     Fault("a node's clock is off", _event("clock_offset", "error", "off by 40 s"), "nodes-unwell", "warning", "off by 40 s", "docs/health.md"),

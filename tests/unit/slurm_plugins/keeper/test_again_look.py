@@ -57,7 +57,7 @@ class Commands:
         if argv[:3] == ["scontrol", "show", "config"]:
             return Completed("scontrol", 0, self.config, "")
         if argv[0] == "squeue":
-            (separator,) = set(re.findall("\x1f[0-9a-f]+\x1f", argv[-1]))
+            (separator,) = set(re.findall("\x1f[0-9A-Za-z_-]{8}", argv[-1]))
             rows = (
                 separator.join((number, text, *self.owners.get(number, ("1001", "lab")), "\n"))
                 for number, text in self.waiting

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
@@ -29,7 +29,7 @@ from slurm_plugins.service.keeper.facts import of_accounting, of_job, running
 from slurm_plugins.service.site_watch import Taken
 from slurm_plugins.service.within import is_set_within
 from tests.unit.profiler.store.records import T0, ended, started, usage
-from tests.unit.slurm_plugins.client.fake import FakeClient
+from tests.unit.slurm_plugins.client.fake import FakeClient, only
 from tests.unit.slurm_plugins.client.slurm_rows import Answers, attempt, job
 from tests.unit.slurm_plugins.keeper.door import ADA, OPERATOR, PATIENCE, Door
 from tests.unit.slurm_plugins.keeper.fakes import FakeSlurm
@@ -79,10 +79,18 @@ class Both(FakeClient):
         self.rows = tuple(rows)
         self.asked_for: list[list[JobId]] = []
 
-    def jobs(self, **_: Any) -> tuple[Job, ...]:
+    def jobs(
+        self,
+        *,
+        ids: Iterable[JobId] | None = None,
+        user: str | Collection[int] | None = None,
+        values: Collection[str] | None = None,
+    ) -> tuple[Job, ...]:
         if "slurmctld" in self.down:
             raise SlurmUnreachable("slurmctld", "it is down")
-        return self.here
+        wanted = None if ids is None else set(ids)
+        found = [job for job in self.here if wanted is None or job.id in wanted]
+        return tuple(found if values is None else (only(job, values) for job in found))
 
     def accounting(self, *, ids: Iterable[JobId] | None = None, **_: Any) -> tuple[AccountingRecord, ...]:
         wanted = list(ids or ())
@@ -239,6 +247,17 @@ def enrichment(door: Door, slurm: FakeSlurm) -> Enrichment:
 
 def facts_of(client: FakeClient, now: float = T0 + 4000) -> FakeSlurm:
     return FakeSlurm(lambda question: ask(client, "lab", question.wanted, now))
+
+
+@pytest.mark.case("S8")
+def test_the_keeper_waits_longer_after_a_queue_that_was_late(both: Door):
+    answers = [Seen(at=0.0, error="late", queue_late=True), Seen(at=0.0, queue_took=30.0), Seen(at=0.0)]
+    slurm = FakeSlurm(lambda _: answers[len(slurm.asked) - 1])
+    one = enrichment(both, slurm)
+    for _ in answers:
+        asyncio.run(one.once())
+    assert [question.queue_seconds for question in slurm.asked] == [20, 40, 150]
+    assert one.patience.took == 30.0
 
 
 def test_a_job_gets_slurms_word(both: Door):

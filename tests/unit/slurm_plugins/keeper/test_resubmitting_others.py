@@ -66,7 +66,7 @@ class _Client:
     def __init__(self, *jobs: Job) -> None:
         self._jobs = jobs
 
-    def jobs(self) -> tuple[Job, ...]:
+    def jobs(self, **_: object) -> tuple[Job, ...]:
         return self._jobs
 
 

@@ -452,6 +452,7 @@ def test_a_decision_finds_its_job_even_when_the_service_was_started_anew(
 ) -> None:
     monkeypatch.setattr(joins, "WINDOW", 0.2)  # so long must pass before a submission is judged
     lookout = FakeLookout()
+    lookout.client.uid = 1000
     with serving(tmp_path, lookout=lookout) as service:
         told = service.peer().ask(job={"work_dir": "/w", "tres_per_node": None, "user_name": "user1"})
         lookout.client.submit(["--gpus-per-node=1", "--job-name=train", "--chdir=/w"])

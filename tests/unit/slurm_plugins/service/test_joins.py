@@ -276,14 +276,19 @@ def test_a_join_is_written_once_and_the_decision_waits_no_more() -> None:
     )
 
 
-def test_jobs_are_asked_for_only_while_a_decision_waits_and_of_one_user_when_it_is_one() -> None:
+@pytest.mark.case("S2")
+def test_jobs_are_asked_for_only_while_a_decision_waits_and_of_its_users_alone() -> None:
     joins, _, _ = waiting()
     assert asyncio.run(joins.wanted()) == (None, None)
-    joins.add(asked("a", user="u"))
-    since, user = asyncio.run(joins.wanted())
-    assert since is not None and since < T and user == "u"
-    joins.add(asked("b", user="v"))
-    assert asyncio.run(joins.wanted()) == (since, None)
+    joins.add(asked("a", uid=1001))
+    since, uids = asyncio.run(joins.wanted())
+    assert since is not None and since < T and uids == (1001,)
+    joins.add(asked("b", uid=1000))
+    joins.add(asked("c", uid=1000))
+    assert asyncio.run(joins.wanted()) == (since, (1000, 1001))
+    for uid in range(2000, 3000):
+        joins.add(asked(str(uid), uid=uid))
+    assert asyncio.run(joins.wanted()) == (since, None), "a command line has an end"
 
 
 def test_what_an_ambiguous_decision_left_is_not_given_to_the_next_one() -> None:
