@@ -111,7 +111,11 @@ class CommandClient:
         folded = decode.folded_tasks(found, asked)[:_AT_ONCE]
         if not folded:
             return _in_order(found)
-        return _in_order(decode.unfold(found, self._of_ids(folded, of, _number_of)))
+        try:
+            tasks = self._of_ids(folded, of, _number_of)
+        except SlurmFormatError:
+            tasks = ()  # none of them can be read; they are counted, and do not lose the others
+        return _in_order(decode.unfold(found, tasks))
 
     def job(self, job_id: JobId) -> Job:
         """See `SlurmClient.job`."""

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -21,7 +21,7 @@ from profiler.records import JobRef
 from profiler.store.facts import JobFacts
 from site_configs.site import parse_site
 from slurm_plugins.client import client
-from slurm_plugins.client.errors import SlurmError, SlurmTimeout, SlurmUnreachable
+from slurm_plugins.client.errors import SlurmError, SlurmFormatError, SlurmTimeout, SlurmUnreachable
 from slurm_plugins.client.protocol import SlurmClient
 from slurm_plugins.client.purposes import QUEUE
 from slurm_plugins.client.states import JobState
@@ -100,7 +100,7 @@ def ask(
         jobs = client.jobs(values=QUEUE)
         took = time.monotonic() - begun
         known = {ref.job_id for ref in rest} & {job.id for job in jobs}
-        told = client.jobs(ids=sorted(known)) if known else ()
+        told = _jobs_of(client, known)
     except SlurmError as raised:
         error, late = str(raised), isinstance(raised, SlurmTimeout)
     else:
@@ -138,6 +138,14 @@ def ask(
         unread=dict(unread.kinds) if unread else {},
         unread_example=unread.example if unread else "",
     )
+
+
+def _jobs_of(client: SlurmClient, ids: Collection[int]) -> tuple[Job, ...]:
+    """These jobs with all their values; none where of none can all be read, which the client has counted."""
+    try:
+        return client.jobs(ids=sorted(ids)) if ids else ()
+    except SlurmFormatError:
+        return ()
 
 
 def _pending(client: SlurmClient, jobs: Sequence[Job]) -> tuple[Pending, ...] | None:

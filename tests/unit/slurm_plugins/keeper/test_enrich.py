@@ -217,6 +217,19 @@ def test_odd_rows_and_ids_cost_themselves_alone():
     assert seen.unread == {"job": 1, "attempt": 1}
 
 
+@pytest.mark.case("A2")
+def test_a_wanted_job_that_cannot_be_read_whole_costs_itself_alone():
+    """Whatever is asked for whole may be unreadable: what runs and waits is known all the same."""
+    waits = job(5, array_job_id="5", array_task="1,7-9", state="PENDING")
+    jobs = [job(2, nice="lots"), waits, job(6, array_job_id="5", array_task="3", nice="lots")]
+    unread = Unread()
+    client = CommandClient({}, run=Answers(jobs=jobs), unread=unread)
+    seen = ask(client, "lab", [JobRef(2)], T0, unread)
+    assert not seen.error and seen.queue is not None
+    assert unread.kinds == {"job": 1}
+    assert [one.id for one in client.jobs(ids=[5, 6])] == [5]
+
+
 @pytest.mark.parametrize("down", [{"slurmctld"}, {"slurmdbd"}, {"slurmctld", "slurmdbd"}])
 def test_what_is_down_is_told_and_the_other_is_asked(down: set[str]):
     client = Both([a_job(1)], [a_row(3)])
