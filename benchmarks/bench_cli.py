@@ -4,7 +4,8 @@
 
 The two of a pair run in turn, so that whatever else the machine does falls on both; medians and their ratio are
 told. Jobs are submitted held to a development cluster (one of its own unless --cluster names one that is up)
-and cancelled afterwards. Exit 1 when an aim is missed; with --gate when one is missed by more than as much again.
+and cancelled afterwards. Exit 1 when an aim is missed; with --gate when a command takes more starts
+of a bare Python than GATE says: as many on a machine that is slow, or busy with other work.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ for one, two in pairs:
 json.dump(found, sys.stdout)
 """
 
+GATE = {"--help": 8, "script": 25}
+"""Starts of a bare Python that may pass: twice what they took when the aims were met (4 and 12 of 12 ms)."""
 SCRIPT = "#!/bin/sh\n#SBATCH --hold\ntrue\n"
 
 
@@ -52,7 +55,7 @@ class Comparison:
     aim: str
     met: bool
     broken: bool
-    """Twice the aim, which other work on two cores does not explain any more."""
+    """Beyond GATE."""
 
 
 def measure(cluster: Cluster, runs: int) -> list[Comparison]:
@@ -82,7 +85,7 @@ def measure(cluster: Cluster, runs: int) -> list[Comparison]:
             help_ / bare,
             "< 100 ms in all",
             help_ < 100,
-            help_ >= 200,
+            help_ >= GATE["--help"] * bare,
         ),
         Comparison(
             "gsub script / sbatch script",
@@ -92,7 +95,7 @@ def measure(cluster: Cluster, runs: int) -> list[Comparison]:
             gsub / sbatch,
             "< 150 ms more",
             gsub - sbatch < 150,
-            gsub - sbatch >= 300,
+            gsub - sbatch >= GATE["script"] * bare,
         ),
     ]
 
@@ -113,7 +116,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="How long gsub takes.")
     parser.add_argument("--cluster", help="a development cluster that is up (default: one of its own)")
     parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--gate", action="store_true", help="fail on twice the aims only")
+    parser.add_argument("--gate", action="store_true", help="fail beyond GATE only")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     os.umask(0o022)
