@@ -30,15 +30,12 @@ from slurm_plugins.client.values import Node, Partition
 from slurm_plugins.decide.inventory import Inventory, build
 from slurm_plugins.limits.lookup import read_associations
 from slurm_plugins.limits.records import Associations
-from slurm_plugins.service.patience import LEAST
+from slurm_plugins.service.patience import COMMAND_SECONDS
 from slurm_plugins.service.slurm_config import SlurmConfig, read_config
 from slurm_plugins.service.submitted import submissions
 from slurm_plugins.service.wire import Question, Report, decode_question, encode_report
 
 __all__ = ["Slurm", "gpus_by_state", "look", "slurm_environment"]
-
-COMMAND_SECONDS = LEAST
-
 
 _AWAY = frozenset({NodeState.DOWN, NodeState.ERROR, NodeState.FUTURE, NodeState.UNKNOWN})
 
@@ -56,7 +53,7 @@ class Slurm:
     """The client for the queue, which may take longer than the rest; None: it is `client`."""
 
     @classmethod
-    def here(cls, env: Mapping[str, str], site: Site, queue_seconds: float = LEAST) -> Slurm:
+    def here(cls, env: Mapping[str, str], site: Site, queue_seconds: float = COMMAND_SECONDS) -> Slurm:
         """Slurm as the site file says that it is read, in `env`; `queue_seconds` are those for the queue."""
         runner, unread = Runner(env, timeout=COMMAND_SECONDS), Unread()
         return cls(

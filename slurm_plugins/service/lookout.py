@@ -11,7 +11,7 @@ import msgspec
 
 from profiler.logs import one_line
 from slurm_plugins.service.child import ChildError, ChildLateError, ask_child
-from slurm_plugins.service.patience import LEAST
+from slurm_plugins.service.patience import COMMAND_SECONDS
 from slurm_plugins.service.wire import Question, Report, decode_report, encode_question
 
 __all__ = ["ChildLookout", "Lookout"]
@@ -47,7 +47,7 @@ class ChildLookout:
                 encode_question(question),
                 what="looking at Slurm",
                 env=self._env,
-                seconds=self._seconds + _READINGS * (question.queue_seconds - LEAST),
+                seconds=self._seconds + _READINGS * (question.queue_seconds - COMMAND_SECONDS),
                 most=_MAX_REPORT,
                 nicer=_NICER,
             )

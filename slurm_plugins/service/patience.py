@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["LEAST", "MOST", "QueuePatience"]
+__all__ = ["COMMAND_SECONDS", "MOST", "QueuePatience"]
 
-LEAST: Final = 20.0
+COMMAND_SECONDS: Final = 20.0
 """Seconds for one command of Slurm; they give up on a silent controller after 10 s or so."""
 MOST: Final = 300.0
 _TIMES: Final = 5.0
@@ -26,14 +26,14 @@ class QueuePatience:
     """
 
     def __init__(self) -> None:
-        self.limit = LEAST
+        self.limit = COMMAND_SECONDS
         self.took: float | None = None
         """Seconds that the last answer took; None before the first one."""
 
     def note_answer(self, seconds: float, *, whole: bool = True) -> None:
         """Note what an answer took; one that was not of the ``whole`` queue only raises the limit."""
         self.took = seconds
-        self.limit = min(MOST, max(LEAST if whole else self.limit, _TIMES * seconds))
+        self.limit = min(MOST, max(COMMAND_SECONDS if whole else self.limit, _TIMES * seconds))
 
     def note_late(self) -> None:
         """Note that there was no answer within the limit."""

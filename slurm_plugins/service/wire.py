@@ -19,7 +19,7 @@ from site_configs.topology import Topology
 from slurm_plugins.decide.context import SlurmFacts
 from slurm_plugins.decide.inventory import Inventory, Kind, Pool
 from slurm_plugins.limits.records import NO_LIMITS, Association, Associations, Limits, Qos
-from slurm_plugins.service.patience import LEAST
+from slurm_plugins.service.patience import COMMAND_SECONDS
 from slurm_plugins.service.submitted import Submission
 
 __all__ = ["Question", "Report", "decode_question", "decode_report", "encode_question", "encode_report"]
@@ -38,7 +38,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     jobs_since: float | None = None
     uids: tuple[int, ...] | None = None
     limits: bool = False
-    queue_seconds: float = LEAST
+    queue_seconds: float = COMMAND_SECONDS
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

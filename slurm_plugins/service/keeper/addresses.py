@@ -28,7 +28,8 @@ from slurm_plugins.client.values import Node
 from slurm_plugins.service.child import ChildError, ask_child
 from slurm_plugins.service.keeper.lifeline import die_with
 from slurm_plugins.service.keeper.whence import Whence
-from slurm_plugins.service.look import COMMAND_SECONDS, slurm_environment
+from slurm_plugins.service.look import slurm_environment
+from slurm_plugins.service.patience import COMMAND_SECONDS
 from slurm_plugins.service.site_watch import Taken
 
 __all__ = ["AddressQuestion", "keep_learning", "look_up"]

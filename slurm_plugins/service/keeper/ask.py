@@ -33,7 +33,7 @@ from slurm_plugins.service.keeper.facts import of_accounting, of_job, running
 from slurm_plugins.service.keeper.lifeline import die_with
 from slurm_plugins.service.keeper.queue import Queue, queue_of
 from slurm_plugins.service.look import slurm_environment
-from slurm_plugins.service.patience import LEAST
+from slurm_plugins.service.patience import COMMAND_SECONDS
 
 __all__ = ["Pending", "Question", "Seen", "ask"]
 
@@ -49,7 +49,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     site_path: str
     parent: int
     wanted: tuple[JobRef, ...] = ()
-    queue_seconds: float = LEAST
+    queue_seconds: float = COMMAND_SECONDS
 
 
 class Pending(msgspec.Struct, frozen=True, array_like=True):

@@ -25,7 +25,7 @@ from slurm_plugins.service.keeper.queue import Queue
 from slurm_plugins.service.keeper.refusal import RefusedError
 from slurm_plugins.service.keeper.storing import Storing
 from slurm_plugins.service.keeper.waits import Waits
-from slurm_plugins.service.patience import LEAST, QueuePatience
+from slurm_plugins.service.patience import COMMAND_SECONDS, QueuePatience
 from slurm_plugins.service.site_watch import Taken
 from slurm_plugins.service.unread import note_unread
 from slurm_plugins.service.within import is_set_within
@@ -78,7 +78,7 @@ class ChildSlurm:
                 msgspec.json.encode(question),
                 what="asking Slurm about jobs",
                 env=self._env,
-                seconds=self._seconds + _READINGS * (question.queue_seconds - LEAST),
+                seconds=self._seconds + _READINGS * (question.queue_seconds - COMMAND_SECONDS),
                 most=_MAX_ANSWER,
                 nicer=_NICER,
             )

@@ -49,7 +49,8 @@ from slurm_plugins.service.keeper.server import listening, serve
 from slurm_plugins.service.keeper.storing import Storing
 from slurm_plugins.service.keeper.tallying import Tallying
 from slurm_plugins.service.keeper.whence import Whence
-from slurm_plugins.service.look import COMMAND_SECONDS, slurm_environment
+from slurm_plugins.service.look import slurm_environment
+from slurm_plugins.service.patience import COMMAND_SECONDS
 from slurm_plugins.service.site_watch import Taken
 
 __all__ = ["Keeper", "Options"]

@@ -15,7 +15,7 @@ from slurm_plugins.client.values import Job
 from slurm_plugins.service.child import ChildLateError, ask_child
 from slurm_plugins.service.keeper.ask import ask
 from slurm_plugins.service.look import Slurm, look
-from slurm_plugins.service.patience import LEAST, MOST, QueuePatience
+from slurm_plugins.service.patience import COMMAND_SECONDS, MOST, QueuePatience
 from slurm_plugins.service.wire import Question, Report, decode_report, encode_report
 from tests.unit.slurm_plugins.client.fake import FakeClient
 from tests.unit.slurm_plugins.service.serving import no_limits
@@ -26,15 +26,15 @@ pytestmark = pytest.mark.case("S8")
 
 def test_the_limit_grows_with_answers_and_with_their_absence() -> None:
     patience = QueuePatience()
-    assert (patience.limit, patience.took) == (LEAST, None)
+    assert (patience.limit, patience.took) == (COMMAND_SECONDS, None)
     patience.note_answer(0.5)
-    assert (patience.limit, patience.took) == (LEAST, 0.5)
+    assert (patience.limit, patience.took) == (COMMAND_SECONDS, 0.5)
     patience.note_answer(15.0)
     assert patience.limit > 4 * 15.0
     patience.note_answer(1.0, whole=False)
     assert patience.limit > 4 * 15.0, "less was asked for"
     patience.note_answer(1.0)
-    assert patience.limit == LEAST
+    assert patience.limit == COMMAND_SECONDS
     for _ in range(10):
         before = patience.limit
         patience.note_late()
