@@ -7,6 +7,7 @@ import contextlib
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -63,6 +64,7 @@ def reset_environment() -> None:
         "HOME": make_home(),
         "PWD": str(REPOSITORY),
     }
+    sys.dont_write_bytecode = False  # each process of a run would compile all modules and tests again
     time.tzset()
     os.chdir(REPOSITORY)
 
