@@ -12,7 +12,8 @@ WORKERS ?= $(shell echo $$(($(CPUS) + 1)))
 WAITERS ?= $(shell echo $$((3 * $(CPUS))))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rest test-all test-slurm test-packages cases coverage cluster cluster-down bench lint frameworks
+.PHONY: help demo test test-rest test-all test-slurm test-packages cases coverage cluster cluster-down lint frameworks \
+	bench bench-agent bench-models lint-types lint-imports set-up
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -26,8 +27,10 @@ REST := slow or packages or slurm and not essential or hypothesis
 TESTS := $(RUN) -m tests
 QUICK_IN := site_configs profiler prolog_epilog slurm_plugins gsub $(wildcard tests/*.py) tests/fuzz tests/unit tests/slurm/essential
 
-test: ## the tests without Slurm and the essential ones with it, in ten minutes
+set-up: # what all else stands on, side by side
 	@$(MAKE) --no-print-directory -j2 $(VENV)/.ready prepared
+
+test: set-up ## the tests without Slurm and the essential ones with it, in ten minutes
 	@$(if $(PYTEST_ARGS),$(RUN) -m pytest $(PYTEST_ARGS),$(TESTS) -n $(WORKERS) --slurm=host -m "$(QUICK)" $(QUICK_IN))
 
 test-rest: $(VENV)/.ready prepared ## all tests that `make test` leaves out, on the releases of Slurm in turn
@@ -58,11 +61,17 @@ cluster: $(VENV)/.ready ## start the development cluster
 cluster-down: $(VENV)/.ready ## end every development cluster; no process and no mount stays
 	@$(DEVCLUSTER) down --all
 
-bench: $(VENV)/.ready ## the figures of docs/measured.md, as ratios
+bench: $(VENV)/.ready ## the figures of docs/measured.md, as ratios, measured briefly: fails beyond a limit
 	@$(RUN) -m benchmarks.bench_cli --gate
 	@$(RUN) -m benchmarks.submit --gate
 	@$(RUN) -m benchmarks.hooks --gate
+	@$(MAKE) --no-print-directory -j2 --output-sync=target bench-agent bench-models
+
+# Side by side: the one waits nearly all the time, the other counts its own CPU time or none.
+bench-agent:
 	@$(RUN) -m benchmarks.agent --gate
+
+bench-models:
 	@$(RUN) -m benchmarks.classify --gate
 	@$(RUN) -m benchmarks.retries --gate
 	@$(RUN) -m benchmarks.speeds --gate
@@ -73,7 +82,12 @@ frameworks: $(VENV)/.ready $(FRAMEWORKS)/.ready ## real PyTorch, Lightning and T
 
 lint: $(VENV)/.ready ## ruff, mypy strict, import-linter
 	@$(VENV)/bin/ruff check .
+	@$(MAKE) --no-print-directory -j2 --output-sync=target lint-types lint-imports
+
+lint-types:
 	@$(VENV)/bin/mypy
+
+lint-imports:
 	@$(VENV)/bin/lint-imports
 
 $(FRAMEWORKS)/.ready: tests/unit/gsub/train/frameworks.txt | $(VENV)/.ready

@@ -1,4 +1,4 @@
-"""Running a module as a child process that answers one question: neither its work nor its hanging is ours."""
+"""Running a module as a child process that answers questions: neither its work nor its hanging is ours."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Final
 
 from profiler.logs import one_line
+from slurm_plugins.service.answering import LENGTH
 from slurm_plugins.service.within import within
 
-__all__ = ["ChildError", "ChildLateError", "ask_child", "child_environment", "python"]
+__all__ = ["Child", "ChildError", "ChildLateError", "child_environment", "python"]
+
+_SAID: Final = 4096
+"""Bytes of standard error that are kept."""
 
 
 class ChildError(Exception):
@@ -34,50 +39,96 @@ def python(module: str) -> tuple[str, ...]:
     return (sys.executable, "-I", "-m", module)
 
 
-async def ask_child(
-    module: str,
-    question: bytes,
-    *,
-    what: str,
-    env: Mapping[str, str],
-    seconds: float,
-    most: int,
-    nicer: int,
-) -> bytes:
-    """What the module writes to standard output, given `question` on standard input.
+class Child:
+    """A process that answers questions by `slurm_plugins.service.answering`, started with the first one.
 
-    Parameters
-    ----------
-    what: names it in messages ("looking at Slurm").
-    seconds, most: how long it may take, how many bytes it may answer.
-    nicer: how much further its processes stand back than we do.
+    It stays for the next question; one that fails or is late is ended, and the next question starts another.
 
-    Raises ChildError, ChildLateError.
+    Args:
+        module: what it runs.
+        what: names it in messages ("looking at Slurm").
+        env: its environment.
+        nicer: how much further its processes stand back than we do.
     """
-    try:
-        child = await asyncio.create_subprocess_exec(
-            *python(module),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=child_environment(env),
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise ChildError(f"a process for {what} cannot be started: {error}") from None
-    # From its first import on: half of its time is over before it could say so itself
-    with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, child.pid, os.getpriority(os.PRIO_PROCESS, 0) + nicer)
-    try:
-        output, said = await within(child.communicate(question), seconds)
-    except asyncio.TimeoutError:
-        raise ChildLateError(f"{what} took more than {seconds:g} s") from None
-    finally:
-        await _end(child)
-    if child.returncode or len(output) > most:
-        last = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
-        raise ChildError(f"{what} ended with {child.returncode}: {one_line(last)}")
-    return output
+
+    def __init__(self, module: str, *, what: str, env: Mapping[str, str], nicer: int) -> None:
+        self._module = module
+        self._what = what
+        self._env = child_environment(env)
+        self._nicer = nicer
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def ask(self, question: bytes, *, seconds: float, most: int) -> bytes:
+        """Return the answer to a question; one at a time.
+
+        Args:
+            question: what the module reads.
+            seconds: how long it may take.
+            most: how many bytes the answer may have.
+
+        Raises:
+            ChildError: no answer; ChildLateError: none in time.
+        """
+        answered = False
+        try:
+            process = self._process or await self._start()
+            answer = await within(self._answer(process, question, most), seconds)
+            answered = True
+        except asyncio.TimeoutError:
+            raise ChildLateError(f"{self._what} took more than {seconds:g} s") from None
+        finally:
+            if not answered:
+                await self.close()
+        return answer
+
+    async def close(self) -> None:
+        """End the process, if there is one."""
+        process, self._process = self._process, None
+        if process is not None:
+            await _end(process)
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        try:
+            child = await asyncio.create_subprocess_exec(
+                *python(self._module),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=self._env,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ChildError(f"a process for {self._what} cannot be started: {error}") from None
+        self._process = child
+        # From its first import on: half of its time is over before it could say so itself
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, child.pid, os.getpriority(os.PRIO_PROCESS, 0) + self._nicer)
+        return child
+
+    async def _answer(self, process: asyncio.subprocess.Process, question: bytes, most: int) -> bytes:
+        assert process.stdin and process.stdout and process.stderr  # noqa: S101  (pipes, see above)
+        said = asyncio.ensure_future(_last_line(process.stderr))
+        try:
+            with suppress(ConnectionError):  # told below
+                process.stdin.write(LENGTH.pack(len(question)) + question)
+                await process.stdin.drain()
+            (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
+            if length > most:
+                raise ChildError(f"{self._what} answered {length} bytes, more than {most}")
+            return await process.stdout.readexactly(length)
+        except asyncio.IncompleteReadError:
+            code = await process.wait()
+            raise ChildError(f"{self._what} ended with {code}: {one_line(await said)}") from None
+        finally:
+            said.cancel()
+
+
+async def _last_line(stream: asyncio.StreamReader) -> str:
+    """Read a stream to its end, and return its last line."""
+    last = b""
+    while part := await stream.read(1 << 16):
+        last = (last + part)[-_SAID:]
+    return last.decode("utf-8", "replace").strip().rpartition("\n")[2]
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:

@@ -8,7 +8,6 @@ a report on standard output.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -30,6 +29,7 @@ from slurm_plugins.client.values import Node, Partition
 from slurm_plugins.decide.inventory import Inventory, build
 from slurm_plugins.limits.lookup import read_associations
 from slurm_plugins.limits.records import Associations
+from slurm_plugins.service.answering import answer_questions
 from slurm_plugins.service.patience import COMMAND_SECONDS
 from slurm_plugins.service.slurm_config import SlurmConfig, read_config
 from slurm_plugins.service.submitted import submissions
@@ -173,19 +173,13 @@ def slurm_environment(env: Mapping[str, str], site: Site) -> dict[str, str]:
     return found
 
 
-def main() -> int:
-    """Answer the question on standard input."""
-    # As an exception, so that a command of Slurm that is still running is ended with us
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    question = decode_question(sys.stdin.buffer.read())
+def answer(text: bytes) -> bytes:
+    """Answer a question with a report, both as `slurm_plugins.service.wire` has them."""
+    question = decode_question(text)
     site = parse_site(question.site, question.site_path) if question.site else Site(cluster="")
-    report = look(
-        Slurm.here(slurm_environment(os.environ, site), site, question.queue_seconds), site, question
-    )
-    sys.stdout.buffer.write(encode_report(report))
-    sys.stdout.buffer.flush()
-    return 0
+    slurm = Slurm.here(slurm_environment(os.environ, site), site, question.queue_seconds)
+    return encode_report(look(slurm, site, question))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(answer_questions(answer))

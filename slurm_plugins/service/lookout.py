@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 
 from profiler.logs import one_line
-from slurm_plugins.service.child import ChildError, ChildLateError, ask_child
+from slurm_plugins.service.child import Child, ChildError, ChildLateError
 from slurm_plugins.service.patience import COMMAND_SECONDS
 from slurm_plugins.service.wire import Question, Report, decode_report, encode_question
 
@@ -31,25 +31,30 @@ class Lookout(Protocol):
         """Look once. What went wrong is in the report, whatever it was."""
         ...
 
+    async def close(self) -> None:
+        """End what the looks left running."""
+        ...
+
 
 class ChildLookout:
     """`Lookout` over ``python -m slurm_plugins.service.look``; `env` is what it and Slurm's commands run in."""
 
     def __init__(self, env: Mapping[str, str] | None = None, *, seconds: float = _SECONDS) -> None:
-        self._env = dict(os.environ if env is None else env)
+        self._child = Child(
+            "slurm_plugins.service.look",
+            what="looking at Slurm",
+            env=os.environ if env is None else env,
+            nicer=_NICER,
+        )
         self._seconds = seconds
 
     async def look(self, question: Question) -> Report:
         """See `Lookout.look`."""
         try:
-            output = await ask_child(
-                "slurm_plugins.service.look",
+            output = await self._child.ask(
                 encode_question(question),
-                what="looking at Slurm",
-                env=self._env,
                 seconds=self._seconds + _READINGS * (question.queue_seconds - COMMAND_SECONDS),
                 most=_MAX_REPORT,
-                nicer=_NICER,
             )
         except ChildError as error:
             late = isinstance(error, ChildLateError)
@@ -58,6 +63,10 @@ class ChildLookout:
             return await asyncio.to_thread(decode_report, output)
         except (ValueError, KeyError, TypeError) as error:
             return _failed(f"a report about Slurm could not be read: {one_line(str(error))}")
+
+    async def close(self) -> None:
+        """See `Lookout.close`."""
+        await self._child.close()
 
 
 def _failed(why: str) -> Report:

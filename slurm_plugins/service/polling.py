@@ -108,7 +108,13 @@ class Polling:
         return self.age is not None and self.age <= _STALE * self._every
 
     async def run(self) -> None:
-        """Look, take what was seen, wait, again."""
+        """Look, take what was seen, wait, again; ends only by being cancelled."""
+        try:
+            await self._look_again_and_again()
+        finally:
+            await self._lookout.close()
+
+    async def _look_again_and_again(self) -> None:
         soon = min(_SOON, self._every)
         while True:
             self._now.clear()

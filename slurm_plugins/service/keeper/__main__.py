@@ -15,8 +15,8 @@ from profiler.logs import log_to_stderr
 from profiler.munge import Munge
 from site_configs.site import SiteError
 from slurm_plugins.act.ask import SOCKET
+from slurm_plugins.service.answering import die_with
 from slurm_plugins.service.keeper.keeper import Keeper, Options
-from slurm_plugins.service.keeper.lifeline import die_with
 from slurm_plugins.service.site_watch import SiteFile
 
 __all__ = ["main"]

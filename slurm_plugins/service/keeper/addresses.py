@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
 import sys
 import time
@@ -25,8 +24,8 @@ from site_configs.site import parse_site
 from slurm_plugins.client import client
 from slurm_plugins.client.errors import SlurmError
 from slurm_plugins.client.values import Node
-from slurm_plugins.service.child import ChildError, ask_child
-from slurm_plugins.service.keeper.lifeline import die_with
+from slurm_plugins.service.answering import AnswerError, answer_questions
+from slurm_plugins.service.child import Child, ChildError
 from slurm_plugins.service.keeper.whence import Whence
 from slurm_plugins.service.look import slurm_environment
 from slurm_plugins.service.patience import COMMAND_SECONDS
@@ -51,24 +50,21 @@ class AddressQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
     site: str
     site_path: str
-    parent: int
 
 
 async def keep_learning(whence: Whence, site: Taken, site_path: str, env: Mapping[str, str]) -> None:
     """Tell `whence` where nodes are, again and again; ends only by being cancelled."""
-    question = msgspec.json.encode(AddressQuestion(site=site.text, site_path=site_path, parent=os.getpid()))
+    question = msgspec.json.encode(AddressQuestion(site=site.text, site_path=site_path))
+    child = Child(
+        "slurm_plugins.service.keeper.addresses",
+        what="asking for the nodes' addresses",
+        env=env,
+        nicer=_NICER,
+    )
     said = False
     while True:
         try:
-            output = await ask_child(
-                "slurm_plugins.service.keeper.addresses",
-                question,
-                what="asking for the nodes' addresses",
-                env=env,
-                seconds=_SECONDS,
-                most=_MAX_ANSWER,
-                nicer=_NICER,
-            )
+            output = await child.ask(question, seconds=_SECONDS, most=_MAX_ANSWER)
             found = msgspec.json.decode(output, type=dict[str, tuple[str, ...]])
         except (ChildError, msgspec.MsgspecError) as error:
             if not said:
@@ -76,6 +72,8 @@ async def keep_learning(whence: Whence, site: Taken, site_path: str, env: Mappin
             said = True
             await asyncio.sleep(_AGAIN)
             continue
+        finally:
+            await child.close()  # the next question is far away
         said = False
         if found:
             whence.learn(found)
@@ -111,25 +109,17 @@ def _resolve(name: str) -> tuple[str, ...]:
         return ()
 
 
-def main() -> int:
-    """Answer the question on standard input."""
-    # As an exception, so that a command of Slurm that is still running is ended with us
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    question = msgspec.json.decode(sys.stdin.buffer.read(), type=AddressQuestion)
-    die_with(question.parent)
+def answer(text: bytes) -> bytes:
+    """Answer an `AddressQuestion` with the addresses by node, both as JSON. Raises AnswerError."""
+    question = msgspec.json.decode(text, type=AddressQuestion)
     site = parse_site(question.site, question.site_path)
     try:
         env = slurm_environment(os.environ, site)
         nodes = client(env, site.slurm.backend, timeout=COMMAND_SECONDS).nodes()
     except SlurmError as error:
-        print(error, file=sys.stderr, flush=True)
-        return 1
-    sys.stdout.buffer.write(msgspec.json.encode(look_up(nodes, _resolve, _LOOK_UP)))
-    sys.stdout.buffer.flush()
-    return 0
+        raise AnswerError(str(error)) from None
+    return msgspec.json.encode(look_up(nodes, _resolve, _LOOK_UP))
 
 
 if __name__ == "__main__":
-    code = main()
-    # Threads that wait for a name server need not end first
-    os._exit(code)
+    sys.exit(answer_questions(answer))

@@ -2,14 +2,12 @@
 
 slurmctld is asked for all it holds, in brief, and for all of those attempts that it has; slurmdbd for the attempts that
 slurmctld no longer holds, many at a time.
-Runs as a process of its own (``python -m slurm_plugins.service.keeper.ask``): a question on standard input, what was
-seen on standard output.
+Runs as a process of its own (``python -m slurm_plugins.service.keeper.ask``, see `slurm_plugins.service.answering`).
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -28,9 +26,9 @@ from slurm_plugins.client.states import JobState
 from slurm_plugins.client.tables import Unread
 from slurm_plugins.client.values import Job, Node
 from slurm_plugins.decide.free import Causes, wants_nodes
+from slurm_plugins.service.answering import answer_questions
 from slurm_plugins.service.keeper.again_look import is_stranger, waited_for
 from slurm_plugins.service.keeper.facts import of_accounting, of_job, running
-from slurm_plugins.service.keeper.lifeline import die_with
 from slurm_plugins.service.keeper.queue import Queue, queue_of
 from slurm_plugins.service.look import slurm_environment
 from slurm_plugins.service.patience import COMMAND_SECONDS
@@ -47,7 +45,6 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     site: str
     site_path: str
-    parent: int
     wanted: tuple[JobRef, ...] = ()
     queue_seconds: float = COMMAND_SECONDS
 
@@ -185,21 +182,15 @@ def _waiting(jobs: Sequence[Job]) -> Mapping[str, tuple[int, ...]]:
     return kept
 
 
-def main() -> int:
-    """Answer the question on standard input."""
-    # As an exception, so that a command of Slurm that is still running is ended with us
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
-    die_with(question.parent)
+def answer(text: bytes) -> bytes:
+    """Answer a `Question` with `Seen`, both as JSON."""
+    question = msgspec.json.decode(text, type=Question)
     site = parse_site(question.site, question.site_path)
     unread = Unread()
     env = slurm_environment(os.environ, site)
     reader = client(env, site.slurm.backend, timeout=question.queue_seconds, unread=unread)
-    seen = ask(reader, site.cluster, question.wanted, time.time(), unread)
-    sys.stdout.buffer.write(msgspec.json.encode(seen))
-    sys.stdout.buffer.flush()
-    return 0
+    return msgspec.json.encode(ask(reader, site.cluster, question.wanted, time.time(), unread))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(answer_questions(answer))

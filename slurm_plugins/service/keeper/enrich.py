@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -17,7 +16,7 @@ from profiler.logs import Troubles, one_line
 from profiler.store.errors import StoreError
 from profiler.store.facts import JobFacts, Wanted
 from prolog_epilog.failures.mask import mask
-from slurm_plugins.service.child import ChildError, ChildLateError, ask_child
+from slurm_plugins.service.child import Child, ChildError, ChildLateError
 from slurm_plugins.service.keeper.ask import Question, Seen
 from slurm_plugins.service.keeper.collect import Running
 from slurm_plugins.service.keeper.counts import Counts
@@ -62,30 +61,36 @@ class Slurm(Protocol):
         """Look once. What went wrong is in the answer."""
         ...
 
+    async def close(self) -> None:
+        """End what the looks left running."""
+        ...
+
 
 class ChildSlurm:
     """`Slurm` over ``python -m slurm_plugins.service.keeper.ask``; `env` is what Slurm's commands run in."""
 
     def __init__(self, env: Mapping[str, str], *, seconds: float = _SECONDS) -> None:
-        self._env = env
+        self._child = Child(
+            "slurm_plugins.service.keeper.ask", what="asking Slurm about jobs", env=env, nicer=_NICER
+        )
         self._seconds = seconds
 
     async def ask(self, question: Question) -> Seen:
         """See `Slurm.ask`."""
         try:
-            output = await ask_child(
-                "slurm_plugins.service.keeper.ask",
+            output = await self._child.ask(
                 msgspec.json.encode(question),
-                what="asking Slurm about jobs",
-                env=self._env,
                 seconds=self._seconds + _READINGS * (question.queue_seconds - COMMAND_SECONDS),
                 most=_MAX_ANSWER,
-                nicer=_NICER,
             )
             return await asyncio.to_thread(msgspec.json.decode, output, type=Seen)
         except (ChildError, msgspec.MsgspecError) as error:
             late = isinstance(error, ChildLateError)
             return Seen(at=time.time(), error=one_line(str(error)), queue_late=late)
+
+    async def close(self) -> None:
+        """See `Slurm.close`."""
+        await self._child.close()
 
 
 class Enrichment:
@@ -140,6 +145,12 @@ class Enrichment:
 
     async def run(self) -> None:
         """Look, tell the store, wait, again."""
+        try:
+            await self._look_again_and_again()
+        finally:
+            await self._slurm.close()
+
+    async def _look_again_and_again(self) -> None:
         while True:
             began = time.monotonic()
             self._news.clear()
@@ -174,7 +185,6 @@ class Enrichment:
             Question(
                 site=self._site.text,
                 site_path=self._site_path,
-                parent=os.getpid(),
                 wanted=refs,
                 queue_seconds=self.patience.limit,
             )

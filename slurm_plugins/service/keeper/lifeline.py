@@ -6,32 +6,18 @@ The parent holds the other end of standard input and reads standard output: one 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
-import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-__all__ = ["BEAT", "Heart", "die_with", "watch_parent"]
+__all__ = ["BEAT", "Heart", "watch_parent"]
 
 BEAT: Final = 2.0
 """Seconds from one beat to the next."""
 _LAST: Final = 5.0
 """Seconds that ending in order may take once the parent is gone."""
-_PR_SET_PDEATHSIG: Final = 1
-
-
-def die_with(parent: int) -> None:
-    """Have the kernel kill this process when the process `parent`, which started it, ends (prctl(2)).
-
-    SIGKILL: whatever we are stuck in, nobody must go on writing while the next one starts. A store survives that.
-    """
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    # it may have ended before we asked
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def watch_parent(descriptor: int, ended: Callable[[], object]) -> None:

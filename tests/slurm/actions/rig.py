@@ -303,6 +303,14 @@ class Stage:
                 with suppress(OSError):  # another run's jobs may be in the outer ones
                     each.rmdir()
 
+    def _wait_alone(self, node: str, job: str) -> None:
+        """Wait until a job is alone on its node, 30 s at most: a fault of the node explains all that fail there."""
+        until = time.monotonic() + 30
+        while time.monotonic() < until:
+            if self.cluster.run(["squeue", "-h", "-tR,CG", "-w", node, "-o%A"]).stdout.split() == [job]:
+                return
+            time.sleep(0.5)
+
     def act(self) -> None:
         """What befalls the jobs from outside."""
         run = self.cluster.run
@@ -317,6 +325,7 @@ class Stage:
         self.running("cancelled")
         run(["scancel", self.jobs["cancelled"]], user=self.user, check=True)
         node, job = self.running("gpu"), self.jobs["gpu"]
+        self._wait_alone(node, job)
         text = run(["scontrol", "-o", "-d", "show", "job", job], check=True).stdout
         found = re.search(r"IDX:(\d)", text)
         assert found, text

@@ -58,6 +58,9 @@ class FakeSlurm:
         self.answer = answer or (lambda question: Seen(at=0.0, error="no Slurm here"))
         self.asked: list[Question] = []
 
+    async def close(self) -> None:
+        pass
+
     async def ask(self, question: Question) -> Seen:
         self.asked.append(question)
         return self.answer(question)

@@ -17,7 +17,7 @@ SITE = 'cluster = "lab"\n[slurm]\nbin = "{bin}"\n'
 
 
 def question(folder: Path, *wanted: JobRef) -> Question:
-    return Question(site=SITE.format(bin=folder), site_path="", parent=os.getpid(), wanted=wanted)
+    return Question(site=SITE.format(bin=folder), site_path="", wanted=wanted)
 
 
 def slurm(folder: Path, **commands: str) -> Path:
@@ -31,7 +31,15 @@ def slurm(folder: Path, **commands: str) -> Path:
 
 def ask(folder: Path, *, seconds: float = 60.0, path: str = "/usr/bin:/bin") -> Seen:
     env = {**os.environ, "PATH": path}
-    return asyncio.run(ChildSlurm(env, seconds=seconds).ask(question(folder, JobRef(1))))
+
+    async def once() -> Seen:
+        slurm = ChildSlurm(env, seconds=seconds)
+        try:
+            return await slurm.ask(question(folder, JobRef(1)))
+        finally:
+            await slurm.close()
+
+    return asyncio.run(once())
 
 
 def test_a_slurm_that_refuses_is_told_in_its_own_words(tmp_path: Path):

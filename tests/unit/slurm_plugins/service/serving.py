@@ -41,6 +41,9 @@ class FakeLookout:
         self.slurm_uid: int | None = None
         self.looks = 0
 
+    async def close(self) -> None:
+        pass
+
     async def look(self, question: Question) -> Report:
         config = SlurmConfig(SlurmFacts(release=(22, 5)), slurm_uid=self.slurm_uid)
         report = look(Slurm(self.client, lambda: config, no_limits), Site(cluster="test"), question)

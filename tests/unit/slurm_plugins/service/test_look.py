@@ -230,8 +230,18 @@ def slurm_in(folder: Path, scontrol: str = SCONTROL) -> dict[str, str]:
     return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
 
 
+def look_once(lookout: ChildLookout, question: Question = QUESTION) -> Report:
+    async def once() -> Report:
+        try:
+            return await lookout.look(question)
+        finally:
+            await lookout.close()
+
+    return asyncio.run(once())
+
+
 def test_a_child_looks_and_tells(tmp_path: Path) -> None:
-    seen = asyncio.run(ChildLookout(slurm_in(tmp_path / "bin")).look(QUESTION))
+    seen = look_once(ChildLookout(slurm_in(tmp_path / "bin")))
     assert seen.error == "" and seen.facts.release == (22, 5) and seen.slurm_uid == 64030
     assert seen.inventory and seen.inventory.pools["gpu"].gpus_per_node == 8
 
@@ -246,20 +256,20 @@ def test_a_child_looks_and_tells(tmp_path: Path) -> None:
     ids=["fails", "silent", "says nothing"],
 )
 def test_a_child_that_sees_nothing_says_so(tmp_path: Path, scontrol: str) -> None:
-    seen = asyncio.run(ChildLookout(slurm_in(tmp_path / "bin", scontrol)).look(QUESTION))
+    seen = look_once(ChildLookout(slurm_in(tmp_path / "bin", scontrol)))
     assert seen.inventory is None and seen.error
 
 
 def test_a_child_that_cannot_read_its_question_says_so(tmp_path: Path) -> None:
     question = Question(site="cluster = ", site_path="/x/site.toml")
-    seen = asyncio.run(ChildLookout(slurm_in(tmp_path / "bin")).look(question))
+    seen = look_once(ChildLookout(slurm_in(tmp_path / "bin")), question)
     assert seen.inventory is None and "ended with 1" in seen.error
 
 
 def test_a_slurm_that_hangs_is_given_up_with_its_commands(tmp_path: Path) -> None:
     hangs = f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 1000\n"
     lookout = ChildLookout(slurm_in(tmp_path / "bin", hangs), seconds=1.0)
-    seen = asyncio.run(lookout.look(QUESTION))
+    seen = look_once(lookout)
     assert "more than 1 s" in seen.error
     if (tmp_path / "pid").exists():  # the child may have been too slow to start it
         _await_end(int((tmp_path / "pid").read_text()))
@@ -288,6 +298,9 @@ class Scripted:
     def __init__(self, *reports: Report) -> None:
         self.reports = list(reports)
         self.questions: list[Question] = []
+
+    async def close(self) -> None:
+        pass
 
     async def look(self, question: Question) -> Report:
         self.questions.append(question)

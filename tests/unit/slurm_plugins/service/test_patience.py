@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Collection, Iterable
 
@@ -12,7 +11,6 @@ from site_configs.site import Site
 from slurm_plugins.client.errors import SlurmTimeout
 from slurm_plugins.client.protocol import JobId
 from slurm_plugins.client.values import Job
-from slurm_plugins.service.child import ChildLateError, ask_child
 from slurm_plugins.service.keeper.ask import ask
 from slurm_plugins.service.look import Slurm, look
 from slurm_plugins.service.patience import COMMAND_SECONDS, MOST, QueuePatience
@@ -79,8 +77,3 @@ def test_gsubd_waits_longer_after_a_queue_that_was_late() -> None:
     lookout = Scripted(late, late, good(), Report(queue_took=30.0), good())
     polled(lookout, 5)
     assert [question.queue_seconds for question in lookout.questions[:5]] == [20, 40, 80, 80, 150]
-
-
-def test_a_child_that_is_late_is_told_from_one_that_fails() -> None:
-    with pytest.raises(ChildLateError):
-        asyncio.run(ask_child("http.server", b"", what="x", env={}, seconds=0.1, most=1, nicer=0))
