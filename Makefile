@@ -25,6 +25,9 @@ demo: $(VENV)/.ready ## a real training job on a real Slurm, reported
 QUICK := not slurm and not slow and not packages or essential
 REST := slow or packages or slurm and not essential or hypothesis
 TESTS := $(RUN) -m tests
+REST_IN := tests/slurm tests/packages tests/fuzz $(shell grep -rlE "mark\.slow|hypothesis" --include="test_*.py" tests/unit)
+# No doctest is slow, and looking for them takes long.
+NO_DOCTESTS := -o addopts="-ra --strict-markers --strict-config"
 QUICK_IN := site_configs profiler prolog_epilog slurm_plugins gsub $(wildcard tests/*.py) tests/fuzz tests/unit tests/slurm/essential
 
 set-up: # what all else stands on, side by side
@@ -34,7 +37,7 @@ test: set-up ## the tests without Slurm and the essential ones with it, in ten m
 	@$(if $(PYTEST_ARGS),$(RUN) -m pytest $(PYTEST_ARGS),$(TESTS) -n $(WORKERS) --slurm=host -m "$(QUICK)" $(QUICK_IN))
 
 test-rest: $(VENV)/.ready prepared ## all tests that `make test` leaves out, on the releases of Slurm in turn
-	@$(TESTS) -n $(WAITERS) -m "$(REST)" --hypothesis-profile=full tests
+	@$(TESTS) -n $(WAITERS) -m "$(REST)" --hypothesis-profile=full $(NO_DOCTESTS) $(REST_IN)
 
 test-all: ## both
 	@$(MAKE) --no-print-directory test
@@ -53,7 +56,7 @@ cases: $(VENV)/.ready prepared ## the inputs that failed once, CASE=A2: those of
 TIER ?= test
 coverage: $(VENV)/.ready prepared ## coverage by package of what `make test` runs, in docs/testing.md; TIER=rest: of `make test-rest` and of both
 	@$(RUN) -m tests.coverage_report $(TIER) $(if $(filter rest,$(TIER)),-n $(WAITERS) -m "$(REST)" \
-		--hypothesis-profile=full,-n $(WORKERS) --slurm=host -m "$(QUICK)" $(QUICK_IN))
+		--hypothesis-profile=full $(NO_DOCTESTS) $(REST_IN),-n $(WORKERS) --slurm=host -m "$(QUICK)" $(QUICK_IN))
 
 cluster: $(VENV)/.ready ## start the development cluster
 	@$(DEVCLUSTER) up
