@@ -55,6 +55,9 @@ RENAMED: Mapping[str, str] = {
     "test_no_pyslurm_is_said_to_be_so": "test_a_pyslurm_that_cannot_be_imported_is_said_to_be_so_each_time",
     "test_one_address_has_a_share_of_the_connections": "test_idle_connections_give_way_and_are_ended_soon",
     "test_the_document_shows_the_same_three_lines": "test_the_document_shows_the_same_four_lines",
+    "test_jobs_are_asked_for_only_while_a_decision_waits_and_of_one_user_when_it_is_one": (
+        "test_jobs_are_asked_for_only_while_a_decision_waits_and_of_its_users_alone"
+    ),
 }
 """Names that follow a change: benchmarks fail without a trace; whole traces are counted by benchmarks.replay_traces;
 a log's time is compared with that of a longer one, since seconds depend on the machine."""
