@@ -53,7 +53,7 @@ PENDING_NODES: Final = 32
 _ARRAY_EVERY: Final = 50
 _ARRAY: Final = "1-50"
 """One record in fifty is an array of fifty tasks: twice as many jobs wait as there are records."""
-_SECONDS: Final = 300.0
+_SECONDS: Final = 900.0
 _SETTLE: Final = 12.0
 """Seconds for the pings that are on their way when SlurmdTimeout becomes 0: else all nodes stop responding."""
 _AT_ONCE: Final = 64
