@@ -167,21 +167,21 @@ class Running:
         """Stop one daemon (`slurmctld`, `slurmdbd`, `slurmd-n3`, `gsubd`...)."""
         supervisor.ask(self.paths.supervisor_socket, op="stop", name=name)
 
-    def start(self, name: str) -> None:
-        """Start one daemon again, and wait until it answers."""
+    def start(self, name: str, *, seconds: float = READY_S) -> None:
+        """Start one daemon again, and wait until it answers, for so many seconds at most."""
         self._launch(name)
         if name == "slurmctld":
-            self._await("the controller", self._controller_up, "slurmctld")
+            self._await("the controller", self._controller_up, "slurmctld", seconds)
         elif name == "slurmdbd":
-            self._await("the accounting daemon", self._accounting_up, "slurmdbd")
+            self._await("the accounting daemon", self._accounting_up, "slurmdbd", seconds)
         elif name == "munged":
-            self._await("munged", self.paths.munge_socket.is_socket, "munged")
+            self._await("munged", self.paths.munge_socket.is_socket, "munged", seconds)
         elif name == "mariadbd":
-            self._await("MariaDB", self._database_up, "mariadbd")
+            self._await("MariaDB", self._database_up, "mariadbd", seconds)
         elif name == "gsubd":
-            self._await("gsubd", lambda: gsubd.answers(self.ports), "gsubd")
+            self._await("gsubd", lambda: gsubd.answers(self.ports), "gsubd", seconds)
         elif name == "gsub-act":
-            self._await("gsub-act", lambda: gsubd.act_answers(self.paths), "gsub-act")
+            self._await("gsub-act", lambda: gsubd.act_answers(self.paths), "gsub-act", seconds)
 
     def restart(self, name: str) -> None:
         """Stop one daemon and start it again."""
@@ -295,9 +295,9 @@ class Running:
     def _accounting_up(self) -> bool:
         return self.run(["sacctmgr", "-n", "-P", "show", "cluster"], timeout=30).returncode == 0
 
-    def _await(self, what: str, ready: Callable[[], bool], daemon: str) -> None:
+    def _await(self, what: str, ready: Callable[[], bool], daemon: str, seconds: float = READY_S) -> None:
         """Wait until `ready`; give up when time is over or the daemon has ended."""
-        deadline = time.monotonic() + READY_S
+        deadline = time.monotonic() + seconds
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 if ready():
@@ -305,7 +305,7 @@ class Running:
             if daemon != "supervisor" and daemon not in self.daemons():
                 raise DevClusterError(f"{what} ended at once:\n{self._log_tail(daemon)}")
             if time.monotonic() > deadline:
-                raise DevClusterError(f"{what} did not come up in {READY_S:.0f} s:\n{self._log_tail(daemon)}")
+                raise DevClusterError(f"{what} did not come up in {seconds:.0f} s:\n{self._log_tail(daemon)}")
             time.sleep(0.1)
 
     def _log_tail(self, name: str) -> str:

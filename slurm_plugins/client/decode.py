@@ -48,12 +48,28 @@ class JobDecoder:
 
     def __init__(self, values: Collection[str] | None = None) -> None:
         self._make = Job.of if values is not None else lambda read: Job(**read)
-        self._chosen = _VALUES if values is None else {name: _VALUES[name] for name in {*IDENTITY, *values}}
-        self.columns = frozenset(column for columns, _ in self._chosen.values() for column in columns)
+        chosen = _VALUES if values is None else {name: _VALUES[name] for name in {*IDENTITY, *values}}
+        self.columns = frozenset(column for columns, _ in chosen.values() for column in columns)
+        self._own = [(name, read) for name, (columns, read) in chosen.items() if _OWN_COLUMNS & {*columns}]
+        own = {name for name, _ in self._own}
+        self._shared = [(name, read) for name, (_, read) in chosen.items() if name not in own]
+        self._key = tuple({column for name, _ in self._shared for column in chosen[name][0]})
+        self._known: dict[tuple[str | None, ...], dict[str, Any]] = {}
 
     def decode(self, row: Row) -> Job:
         """Make a job of a row. Raises SlurmFormatError, KeyError."""
-        return self._make({name: read(row) for name, (_, read) in self._chosen.items()})
+        # Most jobs of a long queue are like others but for their ids, names and times
+        key = tuple(map(row.get, self._key))
+        shared = self._known.get(key)
+        if shared is None:
+            shared = {name: read(row) for name, read in self._shared}
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = shared
+        values = shared.copy()
+        for name, read in self._own:
+            values[name] = read(row)
+        return self._make(values)
 
 
 def folded_tasks(jobs: Iterable[Job], asked: Iterable[JobId] = ()) -> tuple[str, ...]:
@@ -346,6 +362,34 @@ _VALUES: Mapping[str, _Reader] = {
     "stdout": (_PATH_COLUMNS, _stdout),
     "stderr": ((*_PATH_COLUMNS, "stderr"), _stderr),
 }
+
+_OWN_COLUMNS = frozenset(
+    {
+        "admin_comment",
+        "array_job_id",
+        "array_task",
+        "batch_host",
+        "command",
+        "comment",
+        "deadline",
+        "dependency",
+        "eligible",
+        "end",
+        "id",
+        "name",
+        "nodes",
+        "priority",
+        "scheduled_nodes",
+        "start",
+        "stderr",
+        "stdout",
+        "submitted",
+        "system_comment",
+        "work_dir",
+    }
+)
+"""Columns in which jobs differ that are alike in the others: values of those are read once for all such jobs."""
+_MOST_KNOWN = 8192
 
 IDENTITY = (
     "id",
