@@ -20,11 +20,12 @@ from .submission import LAST_JOB_ID, SUBMITTED, Submission
 # read. And as typing.TYPE_CHECKING, without the 2 ms of typing.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from datetime import datetime
     from typing import TypeVar
 
     from .protocol import JobId
+    from .queued import QueuedJob
     from .tables import Row, Unread
     from .values import AccountingRecord, Job, Node, Partition, StartEstimate
     from .versions import FieldTable, Version
@@ -79,18 +80,24 @@ class CommandClient:
 
         return fields_for(self.version())
 
-    def jobs(self, *, ids: Iterable[JobId] | None = None, user: str | None = None) -> tuple[Job, ...]:
+    def jobs(
+        self,
+        *,
+        ids: Iterable[JobId] | None = None,
+        user: str | None = None,
+        fields: Collection[str] | None = None,
+    ) -> tuple[Job, ...]:
         """See `SlurmClient.jobs`."""
         from . import decode
 
         of_user = [] if user is None else [f"--user={user}"]
 
         def of(wanted: Sequence[str]) -> tuple[Job, ...]:
-            return self._squeue([f"--jobs={','.join(wanted)}", *of_user])
+            return self._squeue([f"--jobs={','.join(wanted)}", *of_user], fields)
 
         # squeue fails when it is asked about one id that is gone, and leaves it out when it is asked about two
         asked = () if ids is None else tuple(ids)
-        found = self._squeue(of_user) if ids is None else self._of_ids(asked, of)
+        found = self._squeue(of_user, fields) if ids is None else self._of_ids(asked, of)
         folded = decode.folded_tasks(found, asked)[:_AT_ONCE]
         return _in_order(decode.unfold(found, self._of_ids(folded, of)) if folded else found)
 
@@ -105,6 +112,14 @@ class CommandClient:
             raise SlurmFormatError(f"squeue neither knows job {wanted} nor says that there is none", "")
         exact = [job for job in found if wanted in (job.shown_id, str(job.id))]
         return (exact or _in_order(found))[0]
+
+    def queued_jobs(self, partition: str) -> tuple[QueuedJob, ...]:
+        """See `SlurmClient.queued_jobs`."""
+        from .queued import FIELDS, read_queued_job
+
+        # The later --states counts
+        found = self._squeue_table(FIELDS, ["--states=PENDING", f"--partition={partition}"], option="-o")
+        return self._read("job", found, "id", read_queued_job)
 
     def _of_ids(
         self, ids: Iterable[JobId], ask: Callable[[Sequence[str]], tuple[_Value, ...]]
@@ -137,10 +152,10 @@ class CommandClient:
 
         return tuple(read_rows(kind, rows, key, read, self._unread or Unread()))
 
-    def _squeue(self, selection: Sequence[str]) -> tuple[Job, ...]:
+    def _squeue(self, selection: Sequence[str], wanted: Collection[str] | None = None) -> tuple[Job, ...]:
         from . import decode
 
-        fields = self._fields
+        fields = self._fields.only(wanted)
         found = self._squeue_table(fields.squeue, selection, option="-O")
         if fields.squeue_short and found:
             # Values that only -o has: a second look. A job that came or went between the two has them unknown.

@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
+from .queued import QueuedJob
 from .values import AccountingRecord, Job, Node, Partition, StartEstimate, Submission
 from .versions import Version
 
@@ -31,11 +32,18 @@ class SlurmClient(Protocol):
         """The release of Slurm's commands (or library) on this machine."""
         ...
 
-    def jobs(self, *, ids: Iterable[JobId] | None = None, user: str | None = None) -> tuple[Job, ...]:
+    def jobs(
+        self,
+        *,
+        ids: Iterable[JobId] | None = None,
+        user: str | None = None,
+        fields: Collection[str] | None = None,
+    ) -> tuple[Job, ...]:
         """The jobs in slurmctld's memory, ended ones too, in order of id.
 
         Of an array one value for each task that has started and one for all that wait. Ids that slurmctld does not
-        hold are left out: a job's absence here says nothing; ask `job`.
+        hold are left out: a job's absence here says nothing; ask `job`. With ``fields`` (names of
+        `versions.FieldTable.squeue`) Slurm is asked for these alone, and what comes of others is unknown.
         """
         ...
 
@@ -45,6 +53,12 @@ class SlurmClient(Protocol):
 
         Raises NoSuchJob when slurmctld says that it has none: it may have ended more than MinJobAge ago; ask
         `accounting`.
+        """
+        ...
+
+    def queued_jobs(self, partition: str) -> tuple[QueuedJob, ...]:
+        """The jobs that wait in a partition, or in one of several with commas between them. Cheap where `jobs` is
+        not: few fields, and Slurm's own filter.
         """
         ...
 

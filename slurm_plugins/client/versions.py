@@ -8,7 +8,7 @@ from 22.05.8, 24.11.5 and 26.05.5; the releases in between from Slurm's release 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from .errors import SlurmFormatError
@@ -161,6 +161,14 @@ class FieldTable:
     squeue: Mapping[str, str]
     squeue_short: Mapping[str, str]
     sacct: Mapping[str, str]
+
+    def only(self, wanted: Collection[str] | None) -> FieldTable:
+        """The table with these fields of squeue alone; with all of them where it is None."""
+        if wanted is None:
+            return self
+        chosen = {name: field for name, field in self.squeue.items() if name in wanted}
+        short = {name: field for name, field in self.squeue_short.items() if name in wanted}
+        return FieldTable(chosen, short, self.sacct)
 
 
 # (from release, command, our name, Slurm's field name; "" = the release dropped it). Later lines win.

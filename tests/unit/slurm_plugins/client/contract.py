@@ -15,6 +15,7 @@ import pytest
 
 from slurm_plugins.client.errors import NoSuchJob, SlurmRefused, SlurmUnreachable
 from slurm_plugins.client.protocol import SlurmClient
+from slurm_plugins.client.queued import QueuedJob
 from slurm_plugins.client.states import JobState, NodeState
 from slurm_plugins.client.values import AccountingRecord, Job
 from slurm_plugins.client.versions import OLDEST
@@ -155,6 +156,20 @@ class Contract:
         assert bench.client.jobs(ids=[NOWHERE]) == ()
         assert [job.id for job in bench.client.jobs(ids=[NOWHERE, first])] == [first]
         bench.client.cancel([first, second])
+
+    @pytest.mark.case("S5")
+    def test_queued_jobs_of_a_partition(self, bench: Bench) -> None:
+        first, second, runs = bench.submit("--hold"), bench.submit("--hold"), bench.submit()
+        bench.until(runs, lambda job: job.state is JobState.RUNNING)
+        found = {one.job_id: one for one in bench.client.queued_jobs("gpu")}
+        assert runs not in found
+        assert found[first] == QueuedJob(first, "gpu", 0, found[first].submitted), (
+            "a held job has no priority"
+        )
+        assert 0 < found[first].submitted <= found[second].submitted
+        assert {first, second} <= {one.job_id for one in bench.client.queued_jobs("nowhere,gpu")}
+        assert first not in {one.job_id for one in bench.client.queued_jobs("nowhere")}
+        bench.client.cancel([first, second, runs])
 
     def test_no_such_job(self, bench: Bench) -> None:
         with pytest.raises(NoSuchJob) as caught:

@@ -6,7 +6,7 @@ Jobs that are not held start at once, run until `finish` or `cancel`. Of sbatch'
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
@@ -14,6 +14,7 @@ from slurm_plugins.client import parse
 from slurm_plugins.client.commands import valid_id
 from slurm_plugins.client.errors import NoSuchJob, SlurmRefused, SlurmUnreachable
 from slurm_plugins.client.protocol import JobId
+from slurm_plugins.client.queued import QueuedJob
 from slurm_plugins.client.values import (
     AccountingRecord,
     ExitStatus,
@@ -63,13 +64,24 @@ class FakeClient:
     def version(self) -> Version:
         return NEWEST
 
-    def jobs(self, *, ids: Iterable[JobId] | None = None, user: str | None = None) -> tuple[Job, ...]:
+    def jobs(
+        self,
+        *,
+        ids: Iterable[JobId] | None = None,
+        user: str | None = None,
+        fields: Collection[str] | None = None,
+    ) -> tuple[Job, ...]:
         self._reach("slurmctld")
         wanted = None if ids is None else {int(valid_id(job_id)) for job_id in ids}
         found = self._jobs.values()
         return tuple(
             job for job in found if (wanted is None or job.id in wanted) and user in (None, job.user)
         )
+
+    def queued_jobs(self, partition: str) -> tuple[QueuedJob, ...]:
+        self._reach("slurmctld")
+        waits = (job for job in self._jobs.values() if job.state is JobState.PENDING)
+        return tuple(QueuedJob.of(job) for job in waits if job.partition in partition.split(","))
 
     def job(self, job_id: JobId) -> Job:
         number = int(valid_id(job_id))

@@ -90,7 +90,7 @@ class FakeSlurm(CommandClient):
         self.all[number] = Job(id=number, name=JOB_NAME, user="ada", state=JobState.PENDING, comment=comment)
         return Completed("sbatch", 0, f"Submitted batch job {number}\n", said)
 
-    def jobs(self, *, ids: Iterable[int | str] | None = None, user: str | None = None) -> tuple[Job, ...]:
+    def jobs(self, *, ids: Iterable[int | str] | None = None, **_: object) -> tuple[Job, ...]:
         if self.silent:
             raise SlurmTimeout("squeue", 20)
         if ids is not None:
