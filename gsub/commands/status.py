@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 REFRESH: Final = 5.0
 """Seconds between questions to Slurm while live."""
 COLUMNS: Final = ("JOB", "NAME", "STATE", "TIME", "LIMIT", "NODES", "GPUS", "PARTITION", "WHERE")
+FIELDS: Final = frozenset(
+    """
+    id array_job_id array_task het_job_id het_offset name user account qos partition state reason restarts time_limit
+    submitted start end nodes batch_host num_nodes num_cpus num_tasks tres tres_per_job tres_per_node tres_per_socket
+    tres_per_task work_dir stdout batch
+    """.split()  # noqa: SIM905 - a list of 30 strings is no better to read
+)
+"""Fields of squeue out of which `row` and `facts` are made: without the others 22.05 needs no second look, either."""
 _CUT: Final = ("NAME", "WHERE")
 """What is cut where the terminal is narrow: to `_NARROW` at least; on a wide one at `_WIDE`."""
 _LEFT_OUT: Final = ("PARTITION", "LIMIT", "NODES", "GPUS", "TIME")
@@ -57,7 +65,7 @@ def status(ended: bool, once: bool, as_json: bool) -> int:
 
 def my_jobs(client: SlurmClient, user: str, *, ended: bool) -> tuple[Job, ...]:
     """The user's jobs, those that ended only when asked for."""
-    return tuple(job for job in client.jobs(user=user) if ended or not job.ended)
+    return tuple(job for job in client.jobs(user=user, fields=FIELDS) if ended or not job.ended)
 
 
 def row(job: Job, now: datetime) -> tuple[str, ...]:
