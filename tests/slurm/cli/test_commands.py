@@ -16,6 +16,7 @@ import pytest
 
 from gsub import __version__
 from site_configs.devcluster import Cluster
+from tests.waiting import wait_until
 
 SCRIPT = """\
 #!/bin/bash
@@ -385,6 +386,23 @@ def test_status_shows_my_jobs_only(clean: Cluster, gsub) -> None:
     other = clean.users[1]
     clean.run(["sbatch", "-H", "--wrap", "true"], user=other, cwd=clean.home(other), check=True)
     assert gsub("status").stdout == ""
+
+
+@pytest.mark.all_releases
+@pytest.mark.case("S5")
+def test_why_counts_the_jobs_before_it(clean: Cluster, user: str | None, gsub) -> None:
+    words = ("-w", "n1", "--exclusive", "--time=5", "job.sh")
+    first, second, third = (job_of(gsub("-H", *words).stdout) for _ in range(3))
+    assert "no waiting job" not in gsub("why", third).stdout, "it is held, and has no turn"
+    clean.run(["scontrol", "release", first], user=user, check=True)
+    wait_until(lambda: " RUNNING " in gsub("status").stdout, 60, "the first job to run")
+    clean.run(["scontrol", "release", f"{second},{third}"], user=user, check=True)
+
+    def counted() -> str:
+        found = re.search(r"(\d+) waiting jobs? of its partition (has|have)", gsub("why", third).stdout)
+        return found[1] if found else ""
+
+    assert wait_until(counted, 60, "the second job to be counted") == "1"
 
 
 @pytest.mark.all_releases

@@ -22,8 +22,10 @@ from gsub.why_job import known_of
 from gsub.why_view import facts, lines
 from profiler.answers import (
     DecisionAnswer,
+    FreeGpus,
     Jobs,
     JobSummary,
+    QueuePosition,
     Resubmissions,
     RuleTold,
     Similar,
@@ -34,6 +36,7 @@ from profiler.answers import (
 from profiler.findings import Evidence, Finding
 from profiler.resubmissions import Resubmission
 from slurm_plugins.client.errors import NoSuchJob, SlurmUnreachable
+from slurm_plugins.client.queued import QueuedJob
 from slurm_plugins.client.states import ExitStatus
 from slurm_plugins.client.values import AccountingRecord, Job, JobState
 from slurm_plugins.service.keeper.carrying_out import withhold
@@ -61,6 +64,8 @@ class FakeSlurm:
     live: Sequence[Job] = ()
     rows: Sequence[AccountingRecord] = ()
     error: Exception | None = None
+    queue: Sequence[QueuedJob] = ()
+    asked: list[str] = field(default_factory=list)
 
     def jobs(self, *, ids: object = None, user: str | None = None) -> Sequence[Job]:
         if self.error:
@@ -71,7 +76,12 @@ class FakeSlurm:
         # As sacct: what never started is found by the array's number alone
         return self.rows if ids[0].isdecimal() else [one for one in self.rows if one.array_tasks is None]
 
+    def queued_jobs(self, partition: str) -> Sequence[QueuedJob]:
+        self.asked.append(partition)
+        return self.queue
+
     def nodes(self) -> Sequence[object]:
+        self.asked.append("nodes")
         return ()
 
 
@@ -87,6 +97,7 @@ class FakeService:
     followed: tuple[Resubmission, ...] = ()
     undecided: JobSummary | None = None
     told: tuple[RuleTold, ...] = ()
+    positions: dict[int, QueuePosition] = field(default_factory=dict)
     followed_by: dict[str, tuple[Resubmission, ...]] = field(default_factory=dict)
 
     def verdict(self, job: str, restarts: int | None = None) -> VerdictAnswer:
@@ -108,6 +119,11 @@ class FakeService:
 
     def usage(self, job: str, restarts: int) -> Usage:
         return Usage(self.verdict(job, restarts).job, (), told=self.told)
+
+    def position(self, job: int) -> QueuePosition:
+        if job not in self.positions:
+            raise NoRecordError("no pending job of yours")
+        return self.positions[job]
 
     def jobs(self, **_: object) -> Jobs:
         return Jobs(self.runs)
@@ -684,3 +700,38 @@ def test_a_first_attempt_that_waits_has_its_decision(ask) -> None:
     decided = {"mode": "enforce", "enforced": True, "changes": [change]}
     service = FakeService(undecided=JobSummary("lab", 7), decided=decided)
     assert any("gsub set --nodes=2" in line for line in ask(FakeSlurm(live=[live]), service, job="7"))
+
+
+WAITS = {"state": JobState.PENDING, "reason": "Priority", "priority": 100, "start": None, "gpus": 4}
+QUEUE = tuple(QueuedJob(number, "gpu", 100, AGO.timestamp()) for number in (6, 7, 8))
+
+
+@pytest.mark.case("S5")
+def test_where_the_service_knows_the_queue_slurm_is_not_asked_for_it(ask) -> None:
+    slurm = FakeSlurm(live=[a_job(**WAITS)], queue=QUEUE)
+    free = FreeGpus(5, 24, 3, 1)
+    known = {7: QueuePosition(70_000, 3, NOW.timestamp() - 9, free)}
+    page = "\n".join(ask(slurm, FakeService(positions=known)))
+    assert slurm.asked == []
+    assert "70000 waiting jobs of its partition have a higher priority (seen 9 s ago)" in page
+    assert "free now: 5 of 24 GPUs, at most 3 on one node; 1 node cannot be used" in page
+
+
+@pytest.mark.case("S5")
+@pytest.mark.parametrize("service", [None, FakeService()], ids=["no service", "it does not know it yet"])
+def test_else_slurm_is_asked_for_one_partition(ask, service: FakeService | None) -> None:
+    slurm = FakeSlurm(live=[a_job(**WAITS)], queue=QUEUE)
+    page = "\n".join(ask(slurm, service))
+    assert slurm.asked == ["gpu", "nodes"]
+    assert "1 waiting job of its partition has the same priority and came before it" in page
+    slurm = FakeSlurm(live=[a_job(**WAITS | {"gpus": 0})], queue=QUEUE)
+    ask(slurm, service)
+    assert slurm.asked == ["gpu"], "the nodes have no news of a job without GPUs"
+
+
+@pytest.mark.case("S5")
+def test_the_queue_is_not_asked_for_where_it_is_not_what_a_job_waits_for(ask) -> None:
+    for more in ({"reason": "Dependency"}, {"priority": 0}, {"state": JobState.RUNNING}):
+        slurm = FakeSlurm(live=[a_job(**WAITS | more)], queue=QUEUE)
+        ask(slurm)
+        assert slurm.asked == [], more
