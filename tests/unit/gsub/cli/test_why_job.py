@@ -702,7 +702,7 @@ def test_a_first_attempt_that_waits_has_its_decision(ask) -> None:
     assert any("gsub set --nodes=2" in line for line in ask(FakeSlurm(live=[live]), service, job="7"))
 
 
-WAITS = {"state": JobState.PENDING, "reason": "Priority", "priority": 100, "start": None, "gpus": 4}
+WAITS: dict[str, Any] = {"state": JobState.PENDING, "reason": "Priority", "priority": 100, "start": None, "gpus": 4}
 QUEUE = tuple(QueuedJob(number, "gpu", 100, AGO.timestamp()) for number in (6, 7, 8))
 
 
