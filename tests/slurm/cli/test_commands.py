@@ -390,19 +390,19 @@ def test_status_shows_my_jobs_only(clean: Cluster, gsub) -> None:
 
 @pytest.mark.all_releases
 @pytest.mark.case("S5")
-def test_why_counts_the_jobs_before_it(clean: Cluster, user: str | None, gsub) -> None:
-    words = ("-w", "n1", "--exclusive", "--time=5", "job.sh")
-    first, second, third = (job_of(gsub("-H", *words).stdout) for _ in range(3))
-    assert "no waiting job" not in gsub("why", third).stdout, "it is held, and has no turn"
-    clean.run(["scontrol", "release", first], user=user, check=True)
-    wait_until(lambda: " RUNNING " in gsub("status").stdout, 60, "the first job to run")
-    clean.run(["scontrol", "release", f"{second},{third}"], user=user, check=True)
+def test_why_counts_the_jobs_before_it(clean: Cluster, user: str | None, folder: Path, gsub) -> None:
+    nodes = clean.run(["sinfo", "-h", "-p", "gpu", "-o", "%D"], check=True).stdout.strip()
+    words = ["sbatch", "--parsable", "-H", "-N", nodes, "--exclusive", "--time=9", "--wrap", "sleep 500"]
+    jobs = [clean.run(words, user=user, cwd=folder, check=True).stdout.strip() for _ in range(3)]
+    assert "waiting job" not in gsub("why", jobs[2]).stdout, "it is held, and has no turn"
+    clean.run(["scontrol", "release", ",".join(jobs)], user=user, check=True)
 
     def counted() -> str:
-        found = re.search(r"(\d+) waiting jobs? of its partition (has|have)", gsub("why", third).stdout)
+        found = re.search(r"(\d+) waiting jobs? of its partition (has|have)", gsub("why", jobs[2]).stdout)
         return found[1] if found else ""
 
-    assert wait_until(counted, 60, "the second job to be counted") == "1"
+    # Until the first of them runs, two are before the last
+    wait_until(lambda: counted() == "1", 90, "the second job to be counted alone")
 
 
 @pytest.mark.all_releases
