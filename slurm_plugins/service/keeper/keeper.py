@@ -139,6 +139,7 @@ class Keeper:
             news=self._heard,
             assessing=self.assessing,
             learning=self.learning,
+            pending=self.enrichment.pending,
         )
         self.tallying = Tallying(
             self.site.cluster,
