@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Final
 
 from slurm_plugins.client.commands import CommandClient
-from slurm_plugins.client.purposes import QUEUE, SUBMISSIONS
+from slurm_plugins.client.purposes import POSITION, QUEUE, SUBMISSIONS
 
-READERS: Final = {"all values": None, "gsubd": SUBMISSIONS, "keeper": QUEUE}
+READERS: Final = {"all values": None, "gsubd": SUBMISSIONS, "keeper": QUEUE, "gsub why": POSITION}
 
 _JOB: Final = {
     "ArrayJobID": "{id}",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         EarlyFailures,
         Forgotten,
         Jobs,
+        QueuePosition,
         Reasons,
         Report,
         Resubmissions,
@@ -106,6 +107,12 @@ class Records:
         from profiler.answers import DecisionAnswer
 
         return self._decoded(self.body("decision", job, restarts), DecisionAnswer)
+
+    def position(self, job: int) -> QueuePosition:
+        """What comes before a pending job, by its own id, and which GPUs are free for it."""
+        from profiler.answers import QueuePosition
+
+        return self._decoded(self.body("position", str(job)), QueuePosition)
 
     def jobs(self, **query: str | int | float) -> Jobs:
         """A page of jobs, the last to start first; with `ended_since` the last to end."""

@@ -10,7 +10,6 @@ one scheme, which is read here rather than listed: ``QOSMaxGRESPerUser`` is whos
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
@@ -19,7 +18,8 @@ from gsub.render import count, duration
 from gsub.term import one_line
 
 if TYPE_CHECKING:
-    from slurm_plugins.client.values import Job, Node
+    from profiler.answers import FreeGpus, QueuePosition
+    from slurm_plugins.client.values import Job
 
 __all__ = ["REASONS", "Wait", "limit_sentence", "meaning", "waiting"]
 
@@ -39,7 +39,10 @@ _RELEASE: Final = "scontrol release JOB"
 REASONS: Final[dict[str, tuple[str, str]]] = {
     "None": ("it was not looked at yet by the scheduler", ""),
     "Prolog": ("its nodes are being prepared: a prolog still runs", ""),
-    "Priority": ("other jobs of this partition have a higher priority", _LATER),
+    "Priority": (
+        "other jobs of this partition come first: by a higher priority, or submitted before it with the same one",
+        _LATER,
+    ),
     "Resources": ("it is next, and what it asks for is not free yet", _LATER),
     "Dependency": ("it waits for another job (its dependency)", ""),
     "DependencyNeverSatisfied": (
@@ -185,16 +188,16 @@ def _requeued_held(reason: str) -> tuple[str, str] | None:
     return f"it could not be started ({one_line(cause)} failed), was requeued and is held", _RELEASE
 
 
-def waiting(job: Job, now: datetime, queue: Sequence[Job] = (), nodes: Sequence[Node] = ()) -> Wait:
-    """Why a pending job waits. `queue` has the pending jobs, `nodes` the cluster's; both may be empty: not known."""
+def waiting(job: Job, now: datetime, position: QueuePosition | None = None) -> Wait:
+    """Why a pending job waits. `position` is its position in the queue; None: not known."""
     reason = job.reason or "None"
     sentence, advice = meaning(reason)
     plain = reason.partition(",")[0]
     facts = []
     if job.held and plain == "Priority":  # held, and not looked at since
         sentence, advice = REASONS["JobHeldUser"]
-    if plain in ("Priority", "Resources"):
-        facts += _ahead(job, queue) + _free(job, nodes)
+    if position is not None and not job.held and plain in ("Priority", "Resources"):
+        facts += _ahead(position, now) + _free(job, position.free)
     if plain.startswith("Dependency") and job.dependency:
         facts.append(f"dependency: {one_line(job.dependency)}")
     if plain == "BeginTime" and job.eligible is not None:
@@ -213,40 +216,29 @@ def waiting(job: Job, now: datetime, queue: Sequence[Job] = (), nodes: Sequence[
     return Wait(reason, sentence, tuple(facts), advice.replace("JOB", job.shown_id))
 
 
-def _ahead(job: Job, queue: Sequence[Job]) -> list[str]:
-    if job.priority is None:
-        return []
-    mine = set(job.partition.split(","))
-    ahead = [
-        one
-        for one in queue
-        if one.id != job.id
-        and one.state.value == "PENDING"
-        and not one.held
-        and mine & set(one.partition.split(","))
-        and (one.priority or 0) > job.priority
-    ]
-    if not queue:
-        return []
-    return [
-        f"{count(len(ahead), 'waiting job')} of its partition {'has' if len(ahead) == 1 else 'have'} a higher priority"
-        if ahead
-        else "no waiting job of its partition that you can see has a higher priority"
-    ]
+def _ahead(position: QueuePosition, now: datetime) -> list[str]:
+    facts = []
+    if position.higher:
+        have = "has" if position.higher == 1 else "have"
+        facts.append(f"{count(position.higher, 'waiting job')} of its partition {have} a higher priority")
+    if position.earlier:
+        have = "has" if position.earlier == 1 else "have"
+        facts.append(
+            f"{count(position.earlier, 'waiting job')} of its partition {have} the same priority and came before it: "
+            "among equals it is first in, first out"
+        )
+    if position.at is None:
+        return facts or ["no waiting job of its partition that you can see comes before it"]
+    seen = f" (seen {duration(max(0.0, now.timestamp() - position.at))} ago)"
+    return [fact + seen for fact in facts or ["no waiting job of its partition comes before it"]]
 
 
-def _free(job: Job, nodes: Sequence[Node]) -> list[str]:
-    if not job.gpu_count or not nodes:
-        return []
-    from slurm_plugins.decide.free import free_gpus
-
-    free, every = free_gpus(job, nodes)
-    if not every:
+def _free(job: Job, gpus: FreeGpus | None) -> list[str]:
+    if not job.gpu_count or gpus is None:
         return []
     text = f"it asks for {count(job.gpu_count, 'GPU')} on {count(job.num_nodes or 1, 'node')}; free now: "
-    text += f"{sum(free)} of {sum(every)} GPUs, at most {max(free, default=0)} on one node"
-    down = len(every) - len(free)
-    return [text + (f"; {count(down, 'node')} cannot be used" if down else "")]
+    text += f"{gpus.free} of {gpus.total} GPUs, at most {gpus.largest} on one node"
+    return [text + (f"; {count(gpus.unusable, 'node')} cannot be used" if gpus.unusable else "")]
 
 
 def _switches(job: Job, now: datetime) -> list[str]:

@@ -19,12 +19,13 @@ from gsub.term import is_terminal
 from gsub.waiting import Wait, waiting
 from gsub.why_tasks import tasks_of
 from gsub.why_view import Known, facts, lines
-from profiler.answers import JobSummary, Verdict, VerdictAnswer
+from profiler.answers import JobSummary, QueuePosition, Verdict, VerdictAnswer
 from profiler.receipt import ENDED
 from profiler.wording import span
 from prolog_epilog.failures.taxonomy import NO_SIGNATURE
 
 if TYPE_CHECKING:
+    from profiler.answers import FreeGpus
     from profiler.findings import Finding
     from prolog_epilog.failures.judge import NodeWord
     from prolog_epilog.failures.text import LogText
@@ -94,7 +95,7 @@ def known_of(job: str, client: SlurmClient, now: datetime) -> Known:
     return Known(
         job=summary,
         now=now,
-        wait=_wait(live, client, now) if live is not None else None,
+        wait=_wait(live, client, service, now) if live is not None else None,
         verdict=verdict,
         similar=answer.similar if answer is not None else None,
         # Also of a first attempt that waits: the service has its decision before anything else of it
@@ -257,19 +258,34 @@ def _seconds(moment: datetime | None) -> float | None:
     return None if moment is None else moment.timestamp()
 
 
-def _wait(live: Job, client: SlurmClient, now: datetime) -> Wait | None:
+def _wait(live: Job, client: SlurmClient, service: _Service, now: datetime) -> Wait | None:
     """Why it waits; None when it does not."""
-    from slurm_plugins.client.errors import SlurmError
-
     if live.state.value != "PENDING":
         return None
-    queue: Sequence[Job] = ()
-    nodes: tuple[object, ...] = ()
-    if (live.reason or "") in _QUEUE:
-        with suppress(SlurmError):  # the reason stands without them
-            queue, nodes = client.jobs(), client.nodes()
-    wait = waiting(live, now, queue, nodes)  # type: ignore[arg-type]
+    position: QueuePosition | None = None
+    if (live.reason or "") in _QUEUE and not live.held:
+        # The service looks at the queue anyway: Slurm is to be asked for it as seldom as can be
+        position = service.asked(lambda records: records.position(live.id)) or _position(live, client)
+    wait = waiting(live, now, position)
     return _held_by_smoke(live, wait) if live.held else wait
+
+
+def _position(live: Job, client: SlurmClient) -> QueuePosition | None:
+    """Its position in the queue as Slurm tells it to this user; None where Slurm does not."""
+    from slurm_plugins.client.errors import SlurmError
+    from slurm_plugins.client.purposes import POSITION
+    from slurm_plugins.client.queued import QueuedJob, count_ahead
+    from slurm_plugins.decide.free import sum_free_gpus
+
+    free: FreeGpus | None = None
+    with suppress(SlurmError):  # the reason stands without them
+        queue = client.jobs(state=live.state, partition=live.partition, values=POSITION)
+        higher, earlier = count_ahead(QueuedJob.of(live), map(QueuedJob.of, queue))
+        if live.gpu_count:
+            with suppress(SlurmError):
+                free = sum_free_gpus(live, client.nodes())
+        return QueuePosition(higher, earlier, free=free)
+    return None
 
 
 def _held_by_smoke(live: Job, wait: Wait) -> Wait:

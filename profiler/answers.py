@@ -272,6 +272,28 @@ class DecisionAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     joined: dict[str, Any] | None = None
 
 
+class FreeGpus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """GPUs that suit a pending job: free now, of how many, the most on one node; and nodes that cannot be used."""
+
+    free: int
+    total: int
+    largest: int = 0
+    unusable: int = 0
+
+
+class QueuePosition(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The jobs that come before a pending job in its partitions, as the queue was at `at` (None: just now).
+
+    `higher` have a higher priority; `earlier` have the same and were submitted before it. `free` is None where it asks
+    for no GPU, or where that is not known.
+    """
+
+    higher: int = 0
+    earlier: int = 0
+    at: float | None = None
+    free: FreeGpus | None = None
+
+
 class ReasonRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """One reason over a span of time: failed attempts, their jobs and users, what they held of GPUs.
 

@@ -15,6 +15,7 @@ import click
 from gsub.client import connect, telling
 from gsub.render import clock, elapsed, state_name, style
 from gsub.term import console, is_terminal, one_line
+from slurm_plugins.client.purposes import STATUS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -57,7 +58,7 @@ def status(ended: bool, once: bool, as_json: bool) -> int:
 
 def my_jobs(client: SlurmClient, user: str, *, ended: bool) -> tuple[Job, ...]:
     """The user's jobs, those that ended only when asked for."""
-    return tuple(job for job in client.jobs(user=user) if ended or not job.ended)
+    return tuple(job for job in client.jobs(user=user, values=STATUS) if ended or not job.ended)
 
 
 def row(job: Job, now: datetime) -> tuple[str, ...]:

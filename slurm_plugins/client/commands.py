@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from .protocol import JobId
+    from .states import JobState
     from .tables import Row, Unread
     from .values import AccountingRecord, Job, Node, Partition, StartEstimate
     from .versions import FieldTable, Version
@@ -88,6 +89,8 @@ class CommandClient:
         *,
         ids: Iterable[JobId] | None = None,
         user: str | Collection[int] | None = None,
+        state: JobState | None = None,
+        partition: str | None = None,
         values: Collection[str] | None = None,
     ) -> tuple[Job, ...]:
         """See `SlurmClient.jobs`."""
@@ -98,16 +101,21 @@ class CommandClient:
             return ()
         name = user if uids is None else ",".join(map(str, sorted(uids)))
         of_user = [] if name is None else [f"--user={name}"]
+        # The later --states counts
+        filters = [] if state is None else [f"--states={state.value}"]
+        filters += [] if partition is None else [f"--partition={partition}"]
 
         def of(wanted: Sequence[str]) -> tuple[Job, ...]:
-            return self._squeue([f"--jobs={','.join(wanted)}", *of_user], values)
+            return self._squeue([f"--jobs={','.join(wanted)}", *of_user, *filters], values)
 
         # squeue fails when it is asked about one id that is gone, and leaves it out when it is asked about two
         asked = () if ids is None else tuple(ids)
         if ids is not None:
             found = self._of_ids(asked, of, _number_of)
+        elif uids is not None:
+            found = self._of_uids(uids, of_user, filters, values)
         else:
-            found = self._squeue(of_user, values) if uids is None else self._of_uids(uids, of_user, values)
+            found = self._squeue([*of_user, *filters], values)
         folded = decode.folded_tasks(found, asked)[:_AT_ONCE]
         if not folded:
             return _in_order(found)
@@ -166,12 +174,16 @@ class CommandClient:
         return tuple(read_rows(kind, rows, key, read, self._unread or Unread()))
 
     def _of_uids(
-        self, uids: frozenset[int], selection: Sequence[str], values: Collection[str] | None
+        self,
+        uids: frozenset[int],
+        of_user: Sequence[str],
+        filters: Sequence[str],
+        values: Collection[str] | None,
     ) -> tuple[Job, ...]:
-        """Read the jobs of these users, which the selection names."""
+        """Read the jobs of these users, whom ``of_user`` names to squeue."""
         said: list[str] = []
         try:
-            found = self._squeue(selection, values, said)
+            found = self._squeue([*of_user, *filters], values, said)
         except SlurmRefused as error:
             if _INVALID_USER not in error.message:
                 raise
@@ -179,7 +191,7 @@ class CommandClient:
         if not any(_INVALID_USER in one for one in said):
             return found
         # squeue leaves out uids that this host gives to nobody, and so their jobs
-        return tuple(job for job in self._squeue((), values) if job.uid in uids)
+        return tuple(job for job in self._squeue(filters, values) if job.uid in uids)
 
     def _squeue(
         self,

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
+from .states import JobState
 from .values import AccountingRecord, Job, Node, Partition, StartEstimate, Submission
 from .versions import Version
 
@@ -36,9 +37,13 @@ class SlurmClient(Protocol):
         *,
         ids: Iterable[JobId] | None = None,
         user: str | Collection[int] | None = None,
+        state: JobState | None = None,
+        partition: str | None = None,
         values: Collection[str] | None = None,
     ) -> tuple[Job, ...]:
         """The jobs in slurmctld's memory, ended ones too, in order of id; those of a ``user``, or of several by uid.
+
+        ``state`` and ``partition`` (or several, with commas between them) leave out what is in another one.
 
         ``values`` names what is needed of each job (`purposes`): a queue of thousands is read in a fraction of the
         time. Each job then has these and `decode.IDENTITY`, and no others.

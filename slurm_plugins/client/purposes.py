@@ -1,4 +1,4 @@
-"""Which values of jobs each reader of the whole queue needs: squeue's work and ours grow with each of them.
+"""Which values of jobs each reader of many needs: squeue's work and ours grow with each of them.
 
 A reader of few jobs takes them with all values. `decode.IDENTITY` comes along with each.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["QUEUE", "SUBMISSIONS"]
+__all__ = ["DEPENDENCIES", "POSITION", "QUEUE", "STATUS", "SUBMISSIONS"]
 
 _GPUS: Final = frozenset(
     {"gpus", "tres", "tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task"}
@@ -26,18 +26,46 @@ SUBMISSIONS: Final = _GPUS | {
 }
 """For gsubd, which finds the job of each decision (`service.submitted.submissions`)."""
 
-QUEUE: Final = _GPUS | {
-    "account",
-    "dependency",
-    "excluded_nodes",
-    "features",
-    "nodes",
-    "num_nodes",
-    "partition",
-    "priority",
-    "reason",
-    "required_nodes",
-    "restarts",
-    "switches",
-}
+DEPENDENCIES: Final = frozenset({"account", "dependency"})
+"""For the keeper, before it runs a job again: who waits for whom (`service.keeper.again_look`)."""
+
+POSITION: Final = frozenset({"partition", "priority", "submitted"})
+"""Which of two pending jobs comes first (`client.queued`)."""
+
+QUEUE: Final = (
+    _GPUS
+    | DEPENDENCIES
+    | POSITION
+    | {
+        "excluded_nodes",
+        "features",
+        "nodes",
+        "num_nodes",
+        "reason",
+        "required_nodes",
+        "restarts",
+        "switches",
+    }
+)
 """For the keeper: what runs where, what waits, and what for (`service.keeper.ask`)."""
+
+STATUS: Final = frozenset(
+    {
+        "account",
+        "end",
+        "gpus",
+        "name",
+        "nodes",
+        "num_cpus",
+        "num_nodes",
+        "partition",
+        "qos",
+        "reason",
+        "restarts",
+        "stdout",
+        "submitted",
+        "time_limit",
+        "tres",
+    }
+)
+"""For `gsub status`: what is shown of one's own jobs."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from profiler.answers import FreeGpus
 from slurm_plugins.client.causes import cause as by_reason
 from slurm_plugins.client.values import Job, Node
 from slurm_plugins.decide.eligible import Constraint, UnknownConstraintError
 
-__all__ = ["Causes", "cause", "free_gpus", "wants_nodes"]
+__all__ = ["Causes", "cause", "free_gpus", "sum_free_gpus", "wants_nodes"]
 
 _MOST: Final = 256
 """Kinds of requests of one look that are held against the nodes; of more, GPUs that lie apart count as lacking."""
@@ -37,23 +38,34 @@ class Causes:
 
     def __init__(self, nodes: Sequence[Node] = ()) -> None:
         self._nodes = nodes
-        self._free: dict[tuple[object, ...], int] = {}
+        self._rooms: dict[tuple[object, ...], FreeGpus | None] = {}
 
     def of(self, job: Job) -> str:
         """See `cause`."""
         if not wants_nodes(job):
             return by_reason(job)
-        return "locality" if 0 < (job.gpu_count or 0) <= self._free_for(job) else "resources"
+        key = _kind(job)
+        if key not in self._rooms and len(self._rooms) < _MOST:
+            self._rooms[key] = sum_free_gpus(job, self._nodes)
+        room = self._rooms.get(key)
+        return "locality" if room is not None and 0 < (job.gpu_count or 0) <= room.free else "resources"
 
-    def _free_for(self, job: Job) -> int:
-        places = (job.excluded_nodes.expression, job.required_nodes.expression, job.num_nodes)
-        key = (job.partition, job.features, *places, *sorted(_types(job)))
-        found = self._free.get(key)
-        if found is None:
-            if len(self._free) >= _MOST:
-                return 0
-            found = self._free[key] = sum(free_gpus(job, self._nodes)[0])
-        return found
+    def room(self, job: Job) -> FreeGpus | None:
+        """The free GPUs for a job, where one that asks for the same was held against the nodes; else None."""
+        return self._rooms.get(_kind(job)) if job.gpu_count else None
+
+
+def _kind(job: Job) -> tuple[object, ...]:
+    places = (job.excluded_nodes.expression, job.required_nodes.expression, job.num_nodes)
+    return (job.partition, job.features, *places, *sorted(_types(job)))
+
+
+def sum_free_gpus(job: Job, nodes: Sequence[Node]) -> FreeGpus | None:
+    """The free GPUs for a job (`free_gpus`) in sum; None where they are not known."""
+    free, every = free_gpus(job, nodes)
+    if not every:
+        return None
+    return FreeGpus(sum(free), sum(every), max(free, default=0), len(every) - len(free))
 
 
 def free_gpus(job: Job, nodes: Sequence[Node]) -> tuple[list[int], list[int]]:

@@ -1,10 +1,10 @@
 """One look at Slurm for the attempts that something is to be decided about: many jobs with a few commands.
 
-    look = Looking(client, runner).look(ids, memory_of)      # in a thread: it waits for Slurm
+    look = Looking(client, runner, queue).look(ids, memory_of)      # in a thread: it waits for Slurm
 
-slurmctld is asked for these jobs, once for all of them, and for the dependencies of those that wait. Nodes, partitions
-and its configuration change seldom, and are kept for some minutes. Memory that was asked for only scontrol tells, a job
-at a time: it is asked where more of it may be wanted.
+slurmctld is asked for these jobs, once for all of them, and for the dependencies of those that wait, with a limit of
+time that grows with the queue. Nodes, partitions and its configuration change seldom, and are kept for some minutes.
+Memory that was asked for only scontrol tells, a job at a time: it is asked where more of it may be wanted.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
 from slurm_plugins.client.commands import valid_id
-from slurm_plugins.client.errors import NoSuchJob
+from slurm_plugins.client.errors import NoSuchJob, SlurmTimeout
 from slurm_plugins.client.protocol import SlurmClient
+from slurm_plugins.client.purposes import DEPENDENCIES
 from slurm_plugins.client.requeue_delay import DEFAULT, requeue_delay
 from slurm_plugins.client.runner import Runner, check
-from slurm_plugins.client.tables import Separator, rows
+from slurm_plugins.client.states import JobState
 from slurm_plugins.client.values import Job, Node, Partition
+from slurm_plugins.service.patience import QueuePatience
 
 __all__ = [
     "MIN_JOB_AGE",
@@ -109,13 +111,20 @@ class Slurm(Protocol):
 
 
 class Looking:
-    """`Slurm` over its commands. For one thread."""
+    """`Slurm` over its commands. For one thread. `queue` makes a client that gives Slurm as many seconds."""
 
     def __init__(
-        self, client: SlurmClient, runner: Runner, *, clock: Callable[[], float] = time.monotonic
+        self,
+        client: SlurmClient,
+        runner: Runner,
+        queue: Callable[[float], SlurmClient],
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._runner = runner
+        self._queue = queue
+        self._patience = QueuePatience()
         self._clock = clock
         self._standing: tuple[float, Mapping[str, Room], Mapping[str, Node], str] | None = None
         self._waiting: tuple[float, Mapping[str, tuple[str, ...]], Mapping[str, tuple[int, str]]] | None = (
@@ -152,18 +161,20 @@ class Looking:
     def _waits(self) -> tuple[Mapping[str, tuple[str, ...]], Mapping[str, tuple[int, str]]]:
         now = self._clock()
         if self._waiting is None or now - self._waiting[0] > _WAITING:
-            separator = Separator()
-            layout = separator.short_format(("%i", "%E", "%U", "%a"))
-            argv = ["squeue", "--noheader", "--all", "--states=PENDING", "-o", layout]
-            said = check(self._runner.read(argv)).stdout
-            shown = [
-                row
-                for row in rows(said, separator, ("id", "dependency", "uid", "account"))
-                if row["dependency"] not in ("", "(null)")
-            ]
-            owners = {row["id"]: (int(row["uid"]), row["account"]) for row in shown if row["uid"].isdecimal()}
-            self._waiting = now, waited_for((row["id"], row["dependency"]) for row in shown), owners
+            jobs = [job for job in self._pending() if job.dependency]
+            owners = {job.shown_id: (job.uid, job.account or "") for job in jobs if job.uid is not None}
+            self._waiting = now, waited_for((job.shown_id, job.dependency or "") for job in jobs), owners
         return self._waiting[1:]
+
+    def _pending(self) -> tuple[Job, ...]:
+        begun = self._clock()
+        try:
+            jobs = self._queue(self._patience.limit).jobs(state=JobState.PENDING, values=DEPENDENCIES)
+        except SlurmTimeout:
+            self._patience.note_late()
+            raise
+        self._patience.note_answer(self._clock() - begun)
+        return jobs
 
     def _memory(self, ids: Sequence[int]) -> Mapping[int, Asked]:
         found = {}

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from profiler.answers import FreeGpus
 from profiler.records import JobRef
 from profiler.store.facts import JobFacts
 from site_configs.site import parse_site
@@ -29,6 +30,7 @@ from slurm_plugins.decide.free import Causes, wants_nodes
 from slurm_plugins.service.answering import answer_questions
 from slurm_plugins.service.keeper.again_look import is_stranger, waited_for
 from slurm_plugins.service.keeper.facts import of_accounting, of_job, running
+from slurm_plugins.service.keeper.pending_queue import QueueEntry, queue_entries
 from slurm_plugins.service.keeper.queue import Queue, queue_of
 from slurm_plugins.service.look import slurm_environment
 from slurm_plugins.service.patience import COMMAND_SECONDS
@@ -62,6 +64,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """What Slurm said, asked at `at`. `running` is None where it did not answer, or with nothing: that is no fact.
     `waiting` are the jobs that wait for others, by the job that each waits for, as its dependency names it.
     `queue` is what runs and waits in sum; `pending` is what waits, None where that is not known.
+    `entries` are the pending jobs as `pending_queue` wants them, None where they are not known; `rooms` go with them.
 
     `error` and `accounting_error` are sentences: what they stand for is not known, not empty. `unread` counts rows that
     could not be read and were left out (`client.tables.Unread`), of which `unread_example` is one.
@@ -74,6 +77,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     waiting: Mapping[str, tuple[int, ...]] = {}
     queue: Queue | None = None
     pending: tuple[Pending, ...] | None = None
+    entries: tuple[QueueEntry, ...] | None = None
+    rooms: tuple[FreeGpus, ...] = ()
     error: str = ""
     queue_took: float | None = None
     queue_late: bool = False
@@ -90,7 +95,8 @@ def ask(
     facts: list[JobFacts] = []
     runs = None
     waiting: Mapping[str, tuple[int, ...]] = {}
-    queue = pending = None
+    queue = pending = entries = None
+    rooms: tuple[FreeGpus, ...] = ()
     rest = set(wanted)
     took, late, begun = None, False, time.monotonic()
     try:
@@ -103,7 +109,11 @@ def ask(
     else:
         runs = running(jobs) if jobs else None
         waiting, queue = _waiting(jobs), queue_of(jobs) if jobs else None
-        pending = _pending(client, jobs) if jobs else None
+        if jobs:
+            waits = [job for job in jobs if job.state is JobState.PENDING]
+            causes = _causes(client, waits)
+            pending = None if causes is None else _pending(waits, causes)
+            entries, rooms = queue_entries(waits, causes)
         for job in told:
             ref = JobRef(job.id, job.restarts)
             if ref in rest:
@@ -128,6 +138,8 @@ def ask(
         waiting=waiting,
         queue=queue,
         pending=pending,
+        entries=entries,
+        rooms=rooms,
         error=error,
         queue_took=took,
         queue_late=late,
@@ -145,16 +157,22 @@ def _jobs_of(client: SlurmClient, ids: Collection[int]) -> tuple[Job, ...]:
         return ()
 
 
-def _pending(client: SlurmClient, jobs: Sequence[Job]) -> tuple[Pending, ...] | None:
-    """What waits, and for what. The nodes are asked for once, and only if a job waits for its turn at them."""
-    waits = [job for job in jobs if job.state is JobState.PENDING]
+def _causes(client: SlurmClient, waits: Sequence[Job]) -> Causes | None:
+    """Causes that know the nodes, which are asked for once, and only if a job waits for its turn at them.
+
+    None where Slurm does not tell: without them, jobs that lack GPUs and jobs whose GPUs lie apart look alike.
+    """
     nodes: tuple[Node, ...] = ()
     if any(map(wants_nodes, waits)):
         try:
             nodes = client.nodes()
         except SlurmError:
-            return None  # without them, jobs that lack GPUs and jobs whose GPUs lie apart look alike
-    causes = Causes(nodes)
+            return None
+    return Causes(nodes)
+
+
+def _pending(waits: Sequence[Job], causes: Causes) -> tuple[Pending, ...]:
+    """What waits, and for what."""
     return tuple(Pending(job.id, job.restarts, causes.of(job), job.array_job_id) for job in waits)
 
 

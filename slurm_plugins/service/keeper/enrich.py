@@ -20,6 +20,7 @@ from slurm_plugins.service.child import Child, ChildError, ChildLateError
 from slurm_plugins.service.keeper.ask import Question, Seen
 from slurm_plugins.service.keeper.collect import Running
 from slurm_plugins.service.keeper.counts import Counts
+from slurm_plugins.service.keeper.pending_queue import PendingQueue
 from slurm_plugins.service.keeper.queue import Queue
 from slurm_plugins.service.keeper.refusal import RefusedError
 from slurm_plugins.service.keeper.storing import Storing
@@ -126,7 +127,8 @@ class Enrichment:
         self._now = now
         self._running: Running | None = None
         self._queue: Queue | None = None
-        self._seen = self._queue_seen = 0.0
+        self._pending: PendingQueue | None = None
+        self._seen = self._queue_seen = self._pending_seen = 0.0
         self._silent = False
         self.patience = QueuePatience()
         self._news = asyncio.Event()
@@ -142,6 +144,10 @@ class Enrichment:
     def queue(self) -> Queue | None:
         """What ran and waited in sum at the last look, while it is young."""
         return self._queue if time.monotonic() - self._queue_seen <= _OLD * self._every else None
+
+    def pending(self) -> PendingQueue | None:
+        """The pending jobs of the last look, while it is young."""
+        return self._pending if time.monotonic() - self._pending_seen <= _OLD * self._every else None
 
     async def run(self) -> None:
         """Look, tell the store, wait, again."""
@@ -206,6 +212,8 @@ class Enrichment:
             self._running, self._seen = Running(seen.at, dict(seen.running)), began
         if seen.queue is not None:
             self._queue, self._queue_seen = seen.queue, began
+        if seen.entries is not None:
+            self._pending, self._pending_seen = PendingQueue(seen.entries, seen.rooms, seen.at), began
         if not seen.error:
             # Kept before anybody hears that a job has ended: Slurm shows no dependency that is fulfilled
             await asyncio.to_thread(self._waiting, seen.waiting, now)

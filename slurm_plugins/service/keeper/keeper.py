@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from profiler.store.facts import JobFacts
 from slurm_plugins.act.ask import SOCKET, Hand
 from slurm_plugins.act.desk import OFF
 from slurm_plugins.client import client
+from slurm_plugins.client.protocol import SlurmClient
 from slurm_plugins.client.runner import Runner
 from slurm_plugins.service.keeper.addresses import keep_learning
 from slurm_plugins.service.keeper.again_look import Looking
@@ -139,6 +140,7 @@ class Keeper:
             news=self._heard,
             assessing=self.assessing,
             learning=self.learning,
+            pending=self.enrichment.pending,
         )
         self.tallying = Tallying(
             self.site.cluster,
@@ -186,8 +188,11 @@ class Keeper:
         )
 
     def _looking(self, env: Mapping[str, str]) -> Looking:
-        reader = client(env, self.site.slurm.backend, timeout=COMMAND_SECONDS)
-        return Looking(reader, Runner(env, timeout=COMMAND_SECONDS))
+        @lru_cache(1)
+        def reader(seconds: float) -> SlurmClient:
+            return client(env, self.site.slurm.backend, timeout=seconds)
+
+        return Looking(reader(COMMAND_SECONDS), Runner(env, timeout=COMMAND_SECONDS), reader)
 
     def _alerting(self) -> Alerting:
         env = slurm_environment(self._env, self.site)

@@ -24,6 +24,7 @@ from profiler.answers import (
     JobSummary,
     Nodes,
     NodeSummary,
+    QueuePosition,
     Reasons,
     Report,
     Resubmissions,
@@ -40,6 +41,7 @@ from site_configs.hostlist import natural
 from slurm_plugins.service.keeper.auth import Who
 from slurm_plugins.service.keeper.learning import Learning
 from slurm_plugins.service.keeper.parameters import Parameter, moment, whole, word
+from slurm_plugins.service.keeper.pending_queue import PendingQueue
 from slurm_plugins.service.keeper.refusal import RefusedError
 
 __all__ = ["NODE", "QUESTIONS", "Asked", "Question"]
@@ -53,7 +55,7 @@ class Asked:
     """A question to the store: of which cluster, by whom, with which values of path and query.
 
     `heard` says when nodes last gave a sign of life, since the keeper's start; `suspected` what speaks against nodes;
-    `learning` knows the curves of workloads, None where none are made.
+    `learning` knows the curves of workloads, None where none are made; `pending` the queue, None where it is not known.
     """
 
     cluster: str
@@ -63,6 +65,7 @@ class Asked:
     heard: Mapping[str, Sign]
     suspected: BadNodes
     learning: Learning | None = None
+    pending: PendingQueue | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,12 @@ _JOB = word(
     "The job's id as Slurm writes it: 12, 12_3 (task of an array), 12+1 (component of a heterogeneous job).",
     r"[1-9][0-9]{0,9}(?:[_+][0-9]{1,10})?",
     "a job id like 12, 12_3 or 12+1",
+)
+_PENDING = whole(
+    "id",
+    "The job's own id; of an array's tasks that wait together the one of these (%A of squeue).",
+    1,
+    _MAX_JOB,
 )
 _RESTARTS = whole(
     "restarts", "Which attempt: how often it was requeued before. Default: the last one.", 0, 1 << 20
@@ -251,6 +260,19 @@ def job_decision(store: Store, asked: Asked) -> DecisionAnswer:
     return _there(store.decision(own.cluster, own.job_id, own.restarts))
 
 
+def job_position(_store: Store, asked: Asked) -> QueuePosition:
+    """What comes before a pending job, and which GPUs are free for it, at the last look at Slurm's queue."""
+    uid = None if asked.who.sees_all else asked.who.uid
+    found = None if asked.pending is None else asked.pending.position(asked.path["id"], uid)
+    if found is None:
+        raise RefusedError(
+            404,
+            f"no pending job {asked.path['id']} of yours is known",
+            "The queue is looked at every half a minute or so: squeue tells what is new.",
+        )
+    return found
+
+
 def _of_whom(store: Store, asked: Asked) -> dict[str, Any] | None:
     """The query, held to the asker's own jobs; None where it asks for another's only."""
     query = dict(asked.query)
@@ -342,6 +364,7 @@ QUESTIONS: Final[tuple[Question, ...]] = (
     Question("/v1/jobs/{id}/verdict", VerdictAnswer, job_verdict, path=(_JOB,), query=(_RESTARTS,)),
     Question("/v1/jobs/{id}/resubmissions", Resubmissions, job_resubmissions, path=(_JOB,)),
     Question("/v1/jobs/{id}/decision", DecisionAnswer, job_decision, path=(_JOB,), query=(_RESTARTS,)),
+    Question("/v1/jobs/{id}/position", QueuePosition, job_position, path=(_PENDING,)),
     Question("/v1/verdicts", Verdicts, verdicts, query=(_USER, *_WHY, *_SPAN, *_PAGE)),
     Question("/v1/reasons", Reasons, reasons, query=(_USER, _ACCOUNT, *_SPAN)),
     Question("/v1/report", Report, report, query=_SPAN),

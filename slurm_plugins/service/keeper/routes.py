@@ -19,6 +19,7 @@ from slurm_plugins.service.keeper.counts import Counts
 from slurm_plugins.service.keeper.forgetting import FORGET, forgetter
 from slurm_plugins.service.keeper.learning import Learning
 from slurm_plugins.service.keeper.parameters import read_path, read_query
+from slurm_plugins.service.keeper.pending_queue import PendingQueue
 from slurm_plugins.service.keeper.points import POINTS, Often, points_taker
 from slurm_plugins.service.keeper.questions import NODE, QUESTIONS, Asked, Question
 from slurm_plugins.service.keeper.refusal import RefusedError
@@ -43,11 +44,13 @@ def endpoints(
     news: Callable[[], object] = lambda: None,
     assessing: Assessing | None = None,
     learning: Learning | None = None,
+    pending: Callable[[], PendingQueue | None] = lambda: None,
 ) -> tuple[Endpoint, ...]:
     """All that the keeper answers.
 
     `document` makes the OpenAPI document's text; `news` is called when a node has told of a job's start, end, failure;
-    `assessing` weighs what speaks against nodes; `learning` makes curves of what runs measured.
+    `assessing` weighs what speaks against nodes; `learning` makes curves of what runs measured; `pending` has the queue
+    of the last look at Slurm.
     """
 
     def suspected() -> BadNodes:
@@ -57,7 +60,15 @@ def endpoints(
         Endpoint(
             "GET",
             one.route,
-            _asker(one, cluster, storing, collector.heard, suspected=suspected, learning=learning),
+            _asker(
+                one,
+                cluster,
+                storing,
+                collector.heard,
+                suspected=suspected,
+                learning=learning,
+                pending=pending,
+            ),
         )
         for one in QUESTIONS
     )
@@ -84,6 +95,7 @@ def _asker(
     *,
     suspected: Callable[[], BadNodes],
     learning: Learning | None,
+    pending: Callable[[], PendingQueue | None],
 ) -> Callable[[Request], Awaitable[Answer]]:
     async def answer(request: Request) -> Answer:
         who = request.proven()
@@ -93,7 +105,7 @@ def _asker(
             raise RefusedError(
                 403, "this is for operators", "They are named in the site file: operators = [...]."
             )
-        asked = Asked(cluster, who, path, query, heard, suspected(), learning)
+        asked = Asked(cluster, who, path, query, heard, suspected(), learning, pending())
         if question.settles and learning is not None:
             await learning.settle(who.uid)
 

@@ -16,6 +16,7 @@ import pytest
 
 from gsub import __version__
 from site_configs.devcluster import Cluster
+from tests.waiting import wait_until
 
 SCRIPT = """\
 #!/bin/bash
@@ -385,6 +386,23 @@ def test_status_shows_my_jobs_only(clean: Cluster, gsub) -> None:
     other = clean.users[1]
     clean.run(["sbatch", "-H", "--wrap", "true"], user=other, cwd=clean.home(other), check=True)
     assert gsub("status").stdout == ""
+
+
+@pytest.mark.all_releases
+@pytest.mark.case("S5")
+def test_why_counts_the_jobs_before_it(clean: Cluster, user: str | None, folder: Path, gsub) -> None:
+    nodes = clean.run(["sinfo", "-h", "-p", "gpu", "-o", "%D"], check=True).stdout.strip()
+    words = ["sbatch", "--parsable", "-H", "-N", nodes, "--exclusive", "--time=9", "--wrap", "sleep 500"]
+    jobs = [clean.run(words, user=user, cwd=folder, check=True).stdout.strip() for _ in range(3)]
+    assert "waiting job" not in gsub("why", jobs[2]).stdout, "it is held, and has no turn"
+    clean.run(["scontrol", "release", ",".join(jobs)], user=user, check=True)
+
+    def counted() -> str:
+        found = re.search(r"(\d+) waiting jobs? of its partition (has|have)", gsub("why", jobs[2]).stdout)
+        return found[1] if found else ""
+
+    # Until the first of them runs, two are before the last
+    wait_until(lambda: counted() == "1", 90, "the second job to be counted alone")
 
 
 @pytest.mark.all_releases

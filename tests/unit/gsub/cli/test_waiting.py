@@ -1,14 +1,17 @@
 """Every code by which Slurm says why a job waits becomes a sentence; what is known besides is told with it."""
 
+from __future__ import annotations
+
 from datetime import datetime, timedelta, timezone
 
 import pytest
 
 from gsub.waiting import REASONS, limit_sentence, meaning, waiting
+from profiler.answers import QueuePosition
 from slurm_plugins.client.parse import tres
 from slurm_plugins.client.states import JobState, NodeState
 from slurm_plugins.client.values import Job, Node
-from slurm_plugins.decide.free import cause
+from slurm_plugins.decide.free import cause, sum_free_gpus
 
 # All names of job_state_reason.c and of 22.05's slurm_protocol_defs.c that a limit's scheme makes
 LIMITS = tuple(
@@ -87,12 +90,38 @@ def test_what_is_not_known_is_said_as_it_is(code: str) -> None:
     assert "not known here" in sentence and advice == "ask the site" and "\x1b" not in sentence
 
 
-def test_others_with_a_higher_priority_are_counted() -> None:
-    queue = [pending(id=n, priority=p) for n, p in ((8, 200), (9, 150), (10, 50))]
-    queue += [pending(id=11, priority=900, partition="cpu"), pending(id=12, priority=0, reason="JobHeldUser")]
-    wait = waiting(pending(), NOW, [*queue, pending()])
-    assert "2 waiting jobs of its partition have a higher priority" in wait.facts
-    assert "it waits since 10 min" in wait.facts
+FIRST_OUT = "the same priority and came before it: among equals it is first in, first out"
+
+
+@pytest.mark.case("S7")
+@pytest.mark.parametrize(
+    ("position", "facts"),
+    [
+        (QueuePosition(2, 0), ["2 waiting jobs of its partition have a higher priority"]),
+        (QueuePosition(0, 1), [f"1 waiting job of its partition has {FIRST_OUT}"]),
+        (
+            QueuePosition(1, 3),
+            [
+                "1 waiting job of its partition has a higher priority",
+                f"3 waiting jobs of its partition have {FIRST_OUT}",
+            ],
+        ),
+        (QueuePosition(), ["no waiting job of its partition that you can see comes before it"]),
+        (
+            QueuePosition(at=NOW.timestamp() - 20),
+            ["no waiting job of its partition comes before it (seen 20 s ago)"],
+        ),
+        (None, []),
+    ],
+)
+def test_what_comes_before_it_is_told(position: QueuePosition | None, facts: list[str]) -> None:
+    wait = waiting(pending(), NOW, position)
+    assert list(wait.facts) == [*facts, "it waits since 10 min"]
+    assert "or submitted before it with the same one" in wait.sentence
+
+
+def test_a_held_job_has_no_turn() -> None:
+    assert waiting(pending(priority=0), NOW, QueuePosition(3, 3)).facts == ("it waits since 10 min",)
 
 
 def test_what_is_free_is_told_where_slurm_tells_it() -> None:
@@ -110,13 +139,14 @@ def test_what_is_free_is_told_where_slurm_tells_it() -> None:
 
     job = pending(reason="Resources", num_nodes=2, gpus=16)
     nodes = [node("n1", 3), node("n2", 8), node("n3", 0, flags=frozenset({"DRAIN"}))]
-    facts = waiting(job, NOW, (), nodes).facts
+    facts = waiting(job, NOW, QueuePosition(free=sum_free_gpus(job, nodes))).facts
     assert (
         "it asks for 16 GPUs on 2 nodes; free now: 5 of 24 GPUs, at most 5 on one node; 1 node cannot be used"
         in facts
     )
     untold = [node("n1", 3, tres_allocated=tres("cpu=1"), tres=tres("cpu=64"))]
-    assert not [fact for fact in waiting(job, NOW, (), untold).facts if "free now" in fact]
+    facts = waiting(job, NOW, QueuePosition(free=sum_free_gpus(job, untold))).facts
+    assert not [fact for fact in facts if "free now" in fact]
 
 
 def test_the_wait_for_switches_is_counted_down() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -22,8 +22,10 @@ from gsub.why_job import known_of
 from gsub.why_view import facts, lines
 from profiler.answers import (
     DecisionAnswer,
+    FreeGpus,
     Jobs,
     JobSummary,
+    QueuePosition,
     Resubmissions,
     RuleTold,
     Similar,
@@ -37,6 +39,7 @@ from slurm_plugins.client.errors import NoSuchJob, SlurmUnreachable
 from slurm_plugins.client.states import ExitStatus
 from slurm_plugins.client.values import AccountingRecord, Job, JobState
 from slurm_plugins.service.keeper.carrying_out import withhold
+from tests.unit.slurm_plugins.client.fake import only
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=timezone.utc)
 AGO = NOW - timedelta(minutes=5)
@@ -61,10 +64,22 @@ class FakeSlurm:
     live: Sequence[Job] = ()
     rows: Sequence[AccountingRecord] = ()
     error: Exception | None = None
+    queue: Sequence[Job] = ()
+    asked: list[str] = field(default_factory=list)
 
-    def jobs(self, *, ids: object = None, user: str | None = None) -> Sequence[Job]:
+    def jobs(
+        self,
+        *,
+        ids: object = None,
+        state: JobState | None = None,
+        partition: str | None = None,
+        values: Collection[str] | None = None,
+    ) -> Sequence[Job]:
         if self.error:
             raise self.error
+        if partition is not None and values is not None:
+            self.asked.append(partition)
+            return [only(one, values) for one in self.queue if one.state is state]
         return self.live
 
     def accounting(self, *, ids: Sequence[str] = (), duplicates: bool = True) -> Sequence[AccountingRecord]:
@@ -72,6 +87,7 @@ class FakeSlurm:
         return self.rows if ids[0].isdecimal() else [one for one in self.rows if one.array_tasks is None]
 
     def nodes(self) -> Sequence[object]:
+        self.asked.append("nodes")
         return ()
 
 
@@ -87,6 +103,7 @@ class FakeService:
     followed: tuple[Resubmission, ...] = ()
     undecided: JobSummary | None = None
     told: tuple[RuleTold, ...] = ()
+    positions: dict[int, QueuePosition] = field(default_factory=dict)
     followed_by: dict[str, tuple[Resubmission, ...]] = field(default_factory=dict)
 
     def verdict(self, job: str, restarts: int | None = None) -> VerdictAnswer:
@@ -108,6 +125,11 @@ class FakeService:
 
     def usage(self, job: str, restarts: int) -> Usage:
         return Usage(self.verdict(job, restarts).job, (), told=self.told)
+
+    def position(self, job: int) -> QueuePosition:
+        if job not in self.positions:
+            raise NoRecordError("no pending job of yours")
+        return self.positions[job]
 
     def jobs(self, **_: object) -> Jobs:
         return Jobs(self.runs)
@@ -684,3 +706,44 @@ def test_a_first_attempt_that_waits_has_its_decision(ask) -> None:
     decided = {"mode": "enforce", "enforced": True, "changes": [change]}
     service = FakeService(undecided=JobSummary("lab", 7), decided=decided)
     assert any("gsub set --nodes=2" in line for line in ask(FakeSlurm(live=[live]), service, job="7"))
+
+
+WAITS: dict[str, Any] = {
+    "state": JobState.PENDING,
+    "reason": "Priority",
+    "priority": 100,
+    "start": None,
+    "gpus": 4,
+}
+QUEUE = tuple(a_job(**WAITS, id=number, submitted=AGO) for number in (6, 7, 8))
+
+
+@pytest.mark.case("S5")
+def test_where_the_service_knows_the_queue_slurm_is_not_asked_for_it(ask) -> None:
+    slurm = FakeSlurm(live=[a_job(**WAITS)], queue=QUEUE)
+    free = FreeGpus(5, 24, 3, 1)
+    known = {7: QueuePosition(70_000, 3, NOW.timestamp() - 9, free)}
+    page = "\n".join(ask(slurm, FakeService(positions=known)))
+    assert slurm.asked == []
+    assert "70000 waiting jobs of its partition have a higher priority (seen 9 s ago)" in page
+    assert "free now: 5 of 24 GPUs, at most 3 on one node; 1 node cannot be used" in page
+
+
+@pytest.mark.case("S5")
+@pytest.mark.parametrize("service", [None, FakeService()], ids=["no service", "it does not know it yet"])
+def test_else_slurm_is_asked_for_one_partition(ask, service: FakeService | None) -> None:
+    slurm = FakeSlurm(live=[a_job(**WAITS)], queue=QUEUE)
+    page = "\n".join(ask(slurm, service))
+    assert slurm.asked == ["gpu", "nodes"]
+    assert "1 waiting job of its partition has the same priority and came before it" in page
+    slurm = FakeSlurm(live=[a_job(**WAITS | {"gpus": 0})], queue=QUEUE)
+    ask(slurm, service)
+    assert slurm.asked == ["gpu"], "the nodes have no news of a job without GPUs"
+
+
+@pytest.mark.case("S5")
+def test_the_queue_is_not_asked_for_where_it_is_not_what_a_job_waits_for(ask) -> None:
+    for more in ({"reason": "Dependency"}, {"priority": 0}, {"state": JobState.RUNNING}):
+        slurm = FakeSlurm(live=[a_job(**WAITS | more)], queue=QUEUE)
+        ask(slurm)
+        assert slurm.asked == [], more

@@ -15,7 +15,8 @@ import pytest
 
 from slurm_plugins.client.errors import NoSuchJob, SlurmRefused, SlurmUnreachable
 from slurm_plugins.client.protocol import SlurmClient
-from slurm_plugins.client.purposes import SUBMISSIONS
+from slurm_plugins.client.purposes import POSITION, SUBMISSIONS
+from slurm_plugins.client.queued import QueuedJob
 from slurm_plugins.client.states import JobState, NodeState
 from slurm_plugins.client.values import AccountingRecord, Job
 from slurm_plugins.client.versions import OLDEST
@@ -162,6 +163,24 @@ class Contract:
         assert bench.client.jobs(ids=[NOWHERE]) == ()
         assert [job.id for job in bench.client.jobs(ids=[NOWHERE, first])] == [first]
         bench.client.cancel([first, second])
+
+    @pytest.mark.case("S5")
+    def test_pending_jobs_of_a_partition(self, bench: Bench) -> None:
+        def ask(partition: str) -> dict[int, QueuedJob]:
+            jobs = bench.client.jobs(state=JobState.PENDING, partition=partition, values=POSITION)
+            return {job.id: QueuedJob.of(job) for job in jobs}
+
+        first, second, runs = bench.submit("--hold"), bench.submit("--hold"), bench.submit()
+        bench.until(runs, lambda job: job.state is JobState.RUNNING)
+        found = ask("gpu")
+        assert runs not in found
+        assert found[first] == QueuedJob(first, "gpu", 0, found[first].submitted), (
+            "a held job has no priority"
+        )
+        assert 0 < found[first].submitted <= found[second].submitted
+        assert {first, second} <= ask("nowhere,gpu").keys()
+        assert first not in ask("nowhere")
+        bench.client.cancel([first, second, runs])
 
     def test_no_such_job(self, bench: Bench) -> None:
         with pytest.raises(NoSuchJob) as caught:

@@ -75,11 +75,17 @@ class FakeClient:
         *,
         ids: Iterable[JobId] | None = None,
         user: str | Collection[int] | None = None,
+        state: JobState | None = None,
+        partition: str | None = None,
         values: Collection[str] | None = None,
     ) -> tuple[Job, ...]:
         self._reach("slurmctld")
         wanted = None if ids is None else {int(valid_id(job_id)) for job_id in ids}
         found = [job for job in self._jobs.values() if wanted is None or job.id in wanted]
+        if state is not None:
+            found = [job for job in found if job.state is state]
+        if partition is not None:
+            found = [job for job in found if job.partition in partition.split(",")]
         if user is not None:
             found = [job for job in found if (job.user == user if isinstance(user, str) else job.uid in user)]
         return tuple(found if values is None else (only(job, values) for job in found))

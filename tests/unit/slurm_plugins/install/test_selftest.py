@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -90,13 +90,7 @@ class FakeSlurm(CommandClient):
         self.all[number] = Job(id=number, name=JOB_NAME, user="ada", state=JobState.PENDING, comment=comment)
         return Completed("sbatch", 0, f"Submitted batch job {number}\n", said)
 
-    def jobs(
-        self,
-        *,
-        ids: Iterable[int | str] | None = None,
-        user: str | Collection[int] | None = None,
-        values: Collection[str] | None = None,
-    ) -> tuple[Job, ...]:
+    def jobs(self, *, ids: Iterable[int | str] | None = None, **_: object) -> tuple[Job, ...]:
         if self.silent:
             raise SlurmTimeout("squeue", 20)
         if ids is not None:

@@ -19,6 +19,7 @@ from slurm_plugins.service.keeper.auth import Gate, People
 from slurm_plugins.service.keeper.collect import Collector, Running
 from slurm_plugins.service.keeper.counts import Counts
 from slurm_plugins.service.keeper.openapi import text
+from slurm_plugins.service.keeper.pending_queue import PendingQueue
 from slurm_plugins.service.keeper.routes import endpoints
 from slurm_plugins.service.keeper.storing import Storing
 from slurm_plugins.service.keeper.whence import Whence
@@ -59,6 +60,7 @@ class Door:
         self.storing = Storing(self.counts)
         self.storing._store = store
         self.running: Running | None = None
+        self.pending: PendingQueue | None = None
         self.gate = Gate(self.key.munge(SERVICE), People(["olga"], "gsub", uid_of=NAMES.get))
         self.whence = Whence("known")
         collector = Collector(
@@ -68,7 +70,16 @@ class Door:
             self.whence,
         )
         self.app = App(
-            endpoints(CLUSTER, self.storing, collector, self.counts, document=text), self.gate, self.counts
+            endpoints(
+                CLUSTER,
+                self.storing,
+                collector,
+                self.counts,
+                document=text,
+                pending=lambda: self.pending,
+            ),
+            self.gate,
+            self.counts,
         )
 
     def credential(self, uid: int, method: str, target: str, body: bytes = b"") -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from slurm_plugins.client.errors import SlurmUnreachable
+from slurm_plugins.client.commands import CommandClient
+from slurm_plugins.client.errors import SlurmTimeout, SlurmUnreachable
 from slurm_plugins.client.resources import Hosts
 from slurm_plugins.client.runner import Completed, Runner
 from slurm_plugins.client.states import NodeState
@@ -26,6 +26,8 @@ from slurm_plugins.service.keeper.again_look import (
     waited_for,
 )
 from tests.unit.slurm_plugins.client.fake import FakeClient
+from tests.unit.slurm_plugins.client.slurm_rows import Answers, Row
+from tests.unit.slurm_plugins.client.slurm_rows import job as row
 
 SHOWN = """\
 JobId={number} JobName={name}
@@ -39,30 +41,31 @@ JobId={number} JobName={name}
 
 
 class Commands:
-    """Slurm's commands as a test has them answer; `said` are their lines."""
+    """Slurm's commands as a test has them answer; `said` are their lines, `limits` the seconds for each squeue."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
-        self.waiting: Sequence[tuple[str, str]] = ()
-        self.owners: dict[str, tuple[str, str]] = {}
+        self.limits: list[float] = []
+        self.waiting: Sequence[Row] = ()
+        self.late = False
         self.memory: dict[int, str] = {}
         self.name = "train"
         self.config = "SchedulerParameters     = bf_interval=2,requeue_delay=7\nSLURM_VERSION = 26.05.5\n"
         self.down = False
 
-    def run(self, argv: Sequence[str], **_: Any) -> Completed:
+    def run(self, argv: list[str], *, timeout: float, **_: Any) -> Completed:
+        if argv[-1] == "--version":
+            return Answers()(argv)
         self.said.append(" ".join(argv))
         if self.down:
             return Completed(argv[0], 1, "", "Unable to contact slurm controller (connect failure)")
         if argv[:3] == ["scontrol", "show", "config"]:
             return Completed("scontrol", 0, self.config, "")
         if argv[0] == "squeue":
-            (separator,) = set(re.findall("\x1f[0-9A-Za-z_-]{8}", argv[-1]))
-            rows = (
-                separator.join((number, text, *self.owners.get(number, ("1001", "lab")), "\n"))
-                for number, text in self.waiting
-            )
-            return Completed("squeue", 0, "".join(rows), "")
+            self.limits.append(timeout)
+            if self.late:
+                raise SlurmTimeout("squeue", timeout)
+            return Answers(jobs=self.waiting)(argv)
         number = int(argv[-1])
         if number not in self.memory:
             return Completed("scontrol", 1, "", "slurm_load_jobs error: Invalid job id specified")
@@ -90,7 +93,14 @@ def commands() -> Commands:
 
 
 def looking(commands: Commands, clock: Callable[[], float] = lambda: 0.0) -> Looking:
-    return Looking(Client(), Runner({}, run=commands.run), clock=clock)
+    def queue(seconds: float) -> CommandClient:
+        return CommandClient({}, timeout=seconds, run=commands.run)
+
+    return Looking(Client(), Runner({}, run=commands.run), queue, clock=clock)
+
+
+def pending(number: int, dependency: str, **more: str) -> Row:
+    return row(number, **{"state": "PENDING", "account": "lab", "dependency": dependency, **more})
 
 
 def test_one_look_tells_of_jobs_dependencies_partitions_and_delay(commands: Commands) -> None:
@@ -101,15 +111,15 @@ def test_one_look_tells_of_jobs_dependencies_partitions_and_delay(commands: Comm
     assert number is not None
     client.finish(number, 3)
     commands.waiting = [
-        ("9", "afterok:1(unfulfilled),after:2+5(unfulfilled)"),
-        ("10_[1-3]", "afterany:1_*(unfulfilled)"),
-        ("11", "(null)"),
+        pending(9, "afterok:1(unfulfilled),after:2+5(unfulfilled)", uid="1002", account="bio"),
+        pending(10, "afterany:1_*(unfulfilled)", array_job_id="10", array_task="1-3"),
+        pending(12, "afterany:1_*(unfulfilled)", array_job_id="10", array_task="0", uid=""),
+        pending(11, "(null)"),
     ]
-    commands.owners = {"9": ("1002", "bio")}
     look = slurm.look([number, 77], ())
-    assert look.owners == {"9": (1002, "bio"), "10_[1-3]": (1001, "lab")}
+    assert look.owners == {"9": (1002, "bio"), "10": (1001, "lab")}
     assert list(look.jobs) == [number] and look.delay_s == 7.0
-    assert look.waiting == {"1": ("9",), "2": ("9",), "1_*": ("10_[1-3]",)}
+    assert look.waiting == {"1": ("9",), "2": ("9",), "1_*": ("10", "10_0")}
     # n1 is down, and no node of it is lost to the size of the biggest
     assert look.rooms["gpu"] == Room(tuple(f"n{i}" for i in range(3, 9)), 512000)
     assert look.rooms["big"] == Room(("n2",), 800)
@@ -127,6 +137,25 @@ def test_what_seldom_changes_is_asked_for_seldom(commands: Commands) -> None:
     now[0] = 1000.0
     slurm.look([1], ())
     assert len(commands.said) == 5
+
+
+def test_a_long_queue_is_given_more_time(commands: Commands) -> None:
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 6.0
+        return now[0]
+
+    slurm = looking(commands, clock)
+    commands.late = True
+    for _ in range(2):
+        with pytest.raises(SlurmTimeout):
+            slurm.look([1], ())
+    commands.late = False
+    for _ in range(2):
+        slurm.look([1], ())
+    assert commands.limits == [20.0, 40.0, 80.0, 30.0]
+    assert "--states=PENDING" in commands.said[-1].split()
 
 
 @pytest.mark.parametrize(

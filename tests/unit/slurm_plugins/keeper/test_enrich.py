@@ -83,8 +83,8 @@ class Both(FakeClient):
         self,
         *,
         ids: Iterable[JobId] | None = None,
-        user: str | Collection[int] | None = None,
         values: Collection[str] | None = None,
+        **_: object,
     ) -> tuple[Job, ...]:
         if "slurmctld" in self.down:
             raise SlurmUnreachable("slurmctld", "it is down")
