@@ -154,7 +154,7 @@ def test_a_hooks_file_becomes_a_record_and_goes(rig: Rig, folder: str) -> None:
     assert rig.sampler.asked.acquire(timeout=30), "and at its end"
     rig.look()
     rig.await_(JobUsage, JobSeries)
-    assert rig.health.soon == 1 and len(rig.health.fed) == 2
+    assert eventually(lambda: len(rig.health.fed) == 2) and rig.health.soon == 1
 
 
 def test_cpus_and_memory_come_with_the_sample(rig: Rig) -> None:
