@@ -30,13 +30,20 @@ _LIMIT: Final = re.compile(r"Assoc|QOS|Max|Partition.*Limit|InvalidQOS|InvalidAc
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A job, a task of an array, or a component: its state, why it waits, its billing (None: not shown)."""
+    """A job, a task of an array, or a component: its state, why it waits, its billing (None: not shown).
+
+    Parameters
+    ----------
+    asked, got: fields that gsub may set, and what they come to.
+    is_decided: it has the mark of a decision in enforce.
+    """
 
     state: str
     reason: str
     billing: float | None = None
     asked: Mapping[str, str] = field(default_factory=dict, hash=False)
     got: Mapping[str, str] = field(default_factory=dict, hash=False)
+    is_decided: bool = False
 
     @property
     def has_started(self) -> bool:
@@ -69,6 +76,7 @@ def parse_jobs(text: str) -> dict[int, dict[str, Part]]:
             float(billing) if billing else None,
             {name: fields[name] for name in _ASKED if name in fields},
             {name: value for name in _GOT if (value := fields.get(name) or tres.get(name))},
+            fields.get("AdminComment", "").startswith("gsub:d-"),
         )
         for number, name in _names(fields):
             found.setdefault(number, {})[name] = part

@@ -20,7 +20,7 @@ Config = Literal["plain", "caps", "charged", "max_tres"]
 _SAFE: Final = "AccountingStorageEnforce=associations,limits,qos,safe"
 CONFIGS: Final[dict[Config, tuple[str, ...]]] = {
     "plain": (),
-    "caps": ("MaxArraySize=9", "MaxMemPerNode=96000", _SAFE),
+    "caps": ("MaxArraySize=9", "MaxMemPerNode=96000", "EnforcePartLimits=ALL", _SAFE),
     "charged": (_SAFE,),
     "max_tres": ("PriorityFlags=MAX_TRES",),
 }
@@ -286,12 +286,12 @@ _QOS: Final = (
     LimitSet(
         "QOS MaxJobsPU, MaxSubmitPU",
         (_runs("-G1"), _runs("-G1"), _waits("-G1"), _refused("-G1"), _runs("-G2", user=2)),
-        qos="MaxJobsPU=2 MaxSubmitPU=3",
+        qos="MaxJobsPU=2 MaxSubmitJobsPU=3",
     ),
     LimitSet(
         "QOS MaxJobsPA, MaxSubmitPA",
         (_runs("-G1"), _waits("-G1"), _waits("-G1", user=2), _refused("-G1", user=2)),
-        qos="MaxJobsPA=1 MaxSubmitPA=3",
+        qos="MaxJobsPA=1 MaxSubmitJobsPA=3",
     ),
     LimitSet(
         "QOS MinTRES cpu",
@@ -318,6 +318,16 @@ _QOS: Final = (
         "QOS GrpTRES gpu, DenyOnLimit",
         (_runs("-G3"), _runs("-G1"), _waits("-G1"), _refused("-G5")),
         qos="GrpTRES=gres/gpu=4 Flags=DenyOnLimit",
+    ),
+    LimitSet(
+        "QOS MaxTRES node, DenyOnLimit",
+        (_runs("-G4"), _waits("-G16"), _refused("-N2 --gpus-per-node=1"), _runs("-n4 --gpus-per-task=1")),
+        qos="MaxTRES=node=1 Flags=DenyOnLimit",
+    ),
+    LimitSet(
+        "QOS MaxTRESPU node and gpu, DenyOnLimit",
+        (_runs("-G4"), _waits("-G12"), _runs("-N2 --gpus-per-node=1", user=2), _refused("-G17", user=2)),
+        qos="MaxTRESPU=node=2,gres/gpu=15 Flags=DenyOnLimit",
     ),
     LimitSet(
         "QOS GrpTRESRunMins, NoDecay",
@@ -398,6 +408,12 @@ _PARTITIONS: Final = (
         partition="DefMemPerCPU=2000 MaxCPUsPerNode=16",
     ),
     LimitSet(
+        "partition MaxCPUsPerSocket",
+        (_runs("-G1 -c4"), _runs("-G1"), _runs("-G1"), _runs("-G1"), _runs("-G1"), _runs("-G2")),
+        partition="DefMemPerCPU=2000 MaxCPUsPerSocket=8",
+        since=(23, 2),
+    ),
+    LimitSet(
         "partition MaxMemPerCPU",
         (_runs("-G1"), _runs("-G1 -c2 --mem=4000"), _runs("-G1 --mem=4000"), _runs("-G1 -n2 --mem=3000")),
         partition="DefMemPerCPU=1000 MaxMemPerCPU=2000",
@@ -419,6 +435,12 @@ _PARTITIONS: Final = (
         (_runs("-G1"), _runs("-G2"), _waits("-G3"), _runs("-G1", "light"), _runs("-G1", "hungry")),
         partition="DefCpuPerGPU=2 DefMemPerCPU=1000",
         account="MaxTRES=cpu=4",
+    ),
+    LimitSet(
+        "partition OverSubscribe=EXCLUSIVE",
+        (_runs("-G1"), _runs("-G1 --mem=9000", user=2), _waits("-N2 --gpus-per-node=1")),
+        partition="DefMemPerCPU=2000 OverSubscribe=EXCLUSIVE",
+        account="MaxTRES=cpu=64,mem=130000",
     ),
     LimitSet(
         "partition without default memory",
@@ -564,13 +586,20 @@ _MAX_TRES: Final = (
 _CAPS: Final = (
     LimitSet(
         "MaxMemPerNode of the cluster",
-        (_runs("-G1"), _runs("-G2"), _runs("-G2 --mem=96000"), _waits("-G1 --mem=96001"), _runs("-G4 -c2")),
+        (_runs("-G1"), _runs("-G2"), _runs("-G2 --mem=96000"), _refused("-G1 --mem=96001"), _runs("-G4 -c2")),
         config="caps",
     ),
     LimitSet(
         "MaxMemPerNode of the cluster, the partition has its own",
         (_runs("-G1"), _runs("-G2 --mem=120000"), _runs("-G4")),
         partition="DefMemPerCPU=2000 MaxMemPerNode=130000",
+        config="caps",
+    ),
+    LimitSet(
+        "EnforcePartLimits, partitions with different limits",
+        (_runs("-p{p},{s} -G1"), _runs("-p{p},{s} -G2"), _refused("-p{p},{s} -G1 --mem=32001"), _runs("-p{p} -G1")),
+        partition="DefMemPerCPU=2000 MaxMemPerNode=64000",
+        second="DefMemPerCPU=1000 MaxMemPerNode=32000 MaxNodes=1 MaxTime=60",
         config="caps",
     ),
     LimitSet(

@@ -54,7 +54,7 @@ def test_harm_is_a_later_start_a_higher_charge_or_an_end(
 
 JOBS = """\
 JobId=7 JobName=plain.sh UserId=user1(1001) JobState=RUNNING Reason=None NumNodes=1 NumCPUs=8 NumTasks=1 CPUs/Task=1 \
-TRES=cpu=8,mem=64000M,node=1,billing=8,gres/gpu=1 MinMemoryNode=64000M Comment=JobState=X
+TRES=cpu=8,mem=64000M,node=1,billing=8,gres/gpu=1 MinMemoryNode=64000M AdminComment=gsub:d-07 Comment=JobState=X
 JobId=8 ArrayJobId=8 ArrayTaskId=2-3,6%1 JobState=PENDING Reason=AssocGrpCpuLimit ReqTRES=billing=1 AllocTRES=(null)
 JobId=9 ArrayJobId=8 ArrayTaskId=1 JobState=RUNNING Reason=None ReqTRES=cpu=1,billing=1 AllocTRES=cpu=2,billing=2
 JobId=10 HetJobId=10 HetJobOffset=0 JobState=PENDING Reason=None TRES=cpu=1
@@ -68,6 +68,7 @@ def test_jobs_are_read_with_tasks_and_components() -> None:
         7: [""], 8: ["1", "2", "3", "6"], 10: ["+0", "+1"],
     }  # fmt: skip
     assert found[7][""].billing == 8 and found[7][""].asked["MinMemoryNode"] == "64000M"
+    assert found[7][""].is_decided and not found[8]["1"].is_decided
     assert found[8]["1"].billing == 2 and found[8]["6"].billing == 1
     assert found[10]["+1"].billing is None
     assert [find_fate(found[number]) for number in (7, 8, 10)] == ["runs", "waits", "waits"]
@@ -84,6 +85,7 @@ def test_an_outcome_counts_violations_shapes_and_surprises() -> None:
     outcome = Outcome.of("22.05.8", 1.0, plain)
     assert (outcome.violations, outcome.surprises, outcome.shaped, outcome.unshaped) == ([], [], 1, [])
     assert list(outcome.lines())[-1] == "Slurm 22.05.8: 1 sets, 1 jobs, 0 violations, shaped: 1 jobs of 1, 1 s"
+    assert outcome.undecided == 1
     (found,) = violations([result("off", RUNS), result("observe", RUNS), result("enforce", WAITS)])
     assert str(found) == (
         "enforce: a set, job 1 (-G1) waits (AssocMaxCpuPerJobLimit), and starts without gsub"
@@ -108,9 +110,10 @@ def test_an_outcome_counts_violations_shapes_and_surprises() -> None:
 COVERED = (
     "MaxJobs=", "MaxSubmitJobs=", "MaxTRES=", "MaxTRESPerNode=", "MaxTRESMins=", "GrpTRES=", "GrpTRESMins=",
     "GrpTRESRunMins=", "GrpJobs=", "GrpSubmit=", "GrpWall=", "MaxWall=", "MaxTRESPU=", "MaxTRESPA=", "MaxJobsPU=",
-    "MaxJobsPA=", "MaxSubmitPU=", "MaxTRESRunMinsPU=", "MaxTRESRunMinsPA=", "MinTRES=", "DenyOnLimit", "OverPartQOS",
-    "NoDecay", "LimitFactor=", "UsageFactor=", "MaxTime=", "MaxNodes=", "MaxCPUsPerNode=", "MaxMemPerCPU=",
-    "MaxMemPerNode=", "DefMemPerGPU=", "DefCpuPerGPU=", "TRESBillingWeights=", "billing=", "mem=", "gres/gpu=", "node=",
+    "MaxJobsPA=", "MaxSubmitJobsPU=", "MaxTRESRunMinsPU=", "MaxTRESRunMinsPA=", "MinTRES=", "DenyOnLimit",
+    "OverPartQOS", "NoDecay", "LimitFactor=", "UsageFactor=", "MaxTime=", "MaxNodes=", "MaxCPUsPerNode=",
+    "MaxMemPerCPU=", "MaxMemPerNode=", "DefMemPerGPU=", "DefCpuPerGPU=", "TRESBillingWeights=", "billing=", "mem=",
+    "gres/gpu=", "node=",
 )  # fmt: skip
 
 
@@ -160,10 +163,15 @@ def test_commands_are_made_of_a_set() -> None:
     assert line_of(several, LimitSet("two", (several,)), Names(7, "off")) == (
         "GSUB_RETUNE=both sbatch --parsable -o/dev/null -Aa07x -pp07x,s07x -t5 -G1 plain.sh"
     )
-    assert list(accounting_lines([(7, one)], "dev", ("user1",))) == [
-        "add qos q07x,q07b,q07e MaxTRESPU=cpu=2",
-        "modify account where account=root cluster=dev set qos=normal,q07x,q07b,q07e",
+    alike = LimitSet("alike", (Job("runs", "-G1"), Job("waits", "-G1", user=2)), account="MaxTRES=cpu=4")
+    shared = LimitSet("shared", (Job("runs", "-G1"), Job("runs", "-G2")), qos="MaxTRESPU=cpu=2")
+    assert list(accounting_lines([(7, one), (8, alike), (9, shared)], "dev", ("user1", "user2"))) == [
+        "add qos q07x,q07b,q07e,q09x,q09b,q09e MaxTRESPU=cpu=2",
+        "modify account where account=root cluster=dev set qos=normal,q07x,q07b,q07e,q09x,q09b,q09e",
         "add account g07x,g07b,g07e Cluster=dev MaxTRES=cpu=4",
-        *(f"add account a07{mode} Cluster=dev Parent=g07{mode} " for mode in "xbe"),
-        "add user user1 Account=a07x,a07b,a07e Cluster=dev ",
+        "add account ax,ab,ae Cluster=dev",
+        *(f"add account a07{mode} Cluster=dev Parent=g07{mode}" for mode in "xbe"),
+        "add account a08x,a08b,a08e Cluster=dev MaxTRES=cpu=4",
+        "add user user1,user2 Account=ax,ab,ae,a08x,a08b,a08e Cluster=dev",
+        "add user user1 Account=a07x,a07b,a07e Cluster=dev",
     ]
