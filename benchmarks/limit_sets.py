@@ -11,21 +11,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ["CHARGED", "CONFIGS", "CURVES", "SETS", "Config", "Fate", "Job", "LimitSet"]
+__all__ = ["CHARGED", "CONFIGS", "CURVES", "SETS", "THREADS", "Config", "Fate", "Job", "LimitSet"]
 
 Fate = Literal["runs", "waits", "refused"]
 Script = Literal["plain", "light", "hungry"]
-Config = Literal["plain", "caps", "charged", "max_tres"]
+Config = Literal["plain", "threads", "caps", "charged", "max_tres"]
 
 _SAFE: Final = "AccountingStorageEnforce=associations,limits,qos,safe"
 CONFIGS: Final[dict[Config, tuple[str, ...]]] = {
     "plain": (),
+    "threads": (),
     "caps": ("MaxArraySize=9", "MaxMemPerNode=96000", "EnforcePartLimits=ALL", _SAFE),
     "charged": (_SAFE,),
     "max_tres": ("PriorityFlags=MAX_TRES",),
 }
 """Lines of slurm.conf that hold for all partitions; sets are grouped by them. Where one partition has
 TRESBillingWeights the site charges, and gsub leaves the charge of all jobs as it is: such sets are apart."""
+THREADS: Final = ("CoresPerSocket=32 ThreadsPerCore=1", "CoresPerSocket=16 ThreadsPerCore=2")
+"""The nodes' cores, and what they are where the configuration is `threads`: Slurm gives out whole cores."""
 CHARGED: Final[frozenset[Config]] = frozenset({"charged", "max_tres"})
 """Where partitions have TRESBillingWeights. Elsewhere Slurm's billing is a job's CPUs, and no charge."""
 
@@ -553,6 +556,37 @@ _JOBS: Final = (
 
 # --- lines of slurm.conf for all partitions -------------------------------------------------------------------------
 
+_THREADS: Final = (
+    LimitSet(
+        "threads, account MaxTRES cpu",
+        (_runs("-G1"), _runs("-G1 -c4"), _waits("-G1 -c5"), _runs("-n2 -G2"), _runs("-G1", "light")),
+        account="MaxTRES=cpu=5",
+        config="threads",
+    ),
+    LimitSet(
+        "threads, account GrpTRES cpu",
+        (_runs("-G1"), _runs("-G1 -c6"), _waits("-G1")),
+        account="GrpTRES=cpu=8",
+        config="threads",
+    ),
+    LimitSet(
+        "threads, QOS MaxTRES mem and MaxTRESPerNode cpu",
+        (_runs("-G1"), _runs("-N2 --gpus-per-node=1"), _waits("-G1 --mem=9001"), _waits("-G1 -c8")),
+        qos="MaxTRES=mem=9000 MaxTRESPerNode=cpu=7",
+        config="threads",
+    ),
+    LimitSet(
+        "threads, one of each core",
+        (
+            _runs("-G1 --threads-per-core=1"),
+            _runs("-G1 -c2 --threads-per-core=1"),
+            _waits("-G1 -c3 --threads-per-core=1"),
+        ),
+        account="MaxTRES=cpu=4",
+        config="threads",
+    ),
+)  # fmt: skip
+
 _MAX_TRES: Final = (
     LimitSet(
         "charged by the most of resources",
@@ -629,4 +663,4 @@ _CAPS: Final = (
     ),
 )  # fmt: skip
 
-SETS: Final = (*_ASSOCIATIONS, *_QOS, *_PARTITIONS, *_JOBS, *_MAX_TRES, *_CAPS)
+SETS: Final = (*_ASSOCIATIONS, *_QOS, *_PARTITIONS, *_JOBS, *_THREADS, *_MAX_TRES, *_CAPS)

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from benchmarks.limit_records import Part, Parts, find_fate, find_harm, is_dearer, parse_jobs
-from benchmarks.limit_sets import CHARGED, CONFIGS, CURVES, SETS, Config, Job, LimitSet
+from benchmarks.limit_sets import CHARGED, CONFIGS, CURVES, SETS, THREADS, Config, Job, LimitSet
 from profiler.records import new_id
 from site_configs.devcluster import Cluster, ClusterSpec, gsubd
 from site_configs.devcluster.spec import RELEASES
@@ -251,7 +251,7 @@ class Oracle:
         """Slurm with the partitions of the sets of that configuration, and the service that knows of them."""
         sets = [each for each in self.sets if each[1].config == config]
         lines = [*CONFIGS[config], *partition_lines(sets)]
-        text = self._conf
+        text = self._conf.replace(*THREADS) if config == "threads" else self._conf
         for line in CONFIGS[config]:
             text = re.sub(rf"(?m)^{line.partition('=')[0]}=.*\n", "", text)
         self._restart(text + "\n".join(lines) + "\n")
