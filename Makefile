@@ -13,7 +13,7 @@ WAITERS ?= $(shell echo $$((3 * $(CPUS))))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-rest test-all test-slurm test-packages cases coverage cluster cluster-down lint frameworks \
-	bench bench-agent bench-models lint-types lint-imports set-up
+	bench bench-agent bench-models oracle-limits lint-types lint-imports set-up
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -79,6 +79,10 @@ bench-models:
 	@$(RUN) -m benchmarks.retries --gate
 	@$(RUN) -m benchmarks.speeds --gate
 	@$(RUN) -m benchmarks.genie --gate
+
+SETS ?=
+oracle-limits: $(VENV)/.ready ## no job waits on a limit, is charged more or refused for what gsub makes of it, on RELEASE=host, trixie or forky
+	@$(RUN) -m benchmarks.oracle_limits --slurm $(RELEASE) --sets "$(SETS)"
 
 frameworks: $(VENV)/.ready $(FRAMEWORKS)/.ready ## real PyTorch, Lightning and Trainer stop and go on (installs 1 GB and more)
 	@GSUB_FRAMEWORKS=$(CURDIR)/$(FRAMEWORKS)/bin/python $(RUN) -m pytest -q tests/unit/gsub/train/test_frameworks.py

@@ -103,6 +103,7 @@ def partition(row: Row) -> Partition:
         max_memory_per_cpu=parse.memory(get("MaxMemPerCPU", "")),
         max_memory_per_node=parse.memory(get("MaxMemPerNode", "")),
         max_cpus_per_node=parse.count(get("MaxCPUsPerNode", "")),
+        max_cpus_per_socket=parse.count(get("MaxCPUsPerSocket", "")),
         default_cpus_per_gpu=parse.count(defaults.get("DefCpuPerGPU", "")),
         default_memory_per_gpu=parse.memory(defaults.get("DefMemPerGPU", "")),
         billing_weights=parse.text(get("TRESBillingWeights", "")),

@@ -259,6 +259,7 @@ class Partition:
     max_memory_per_cpu: int | None = None
     max_memory_per_node: int | None = None
     max_cpus_per_node: int | None = None
+    max_cpus_per_socket: int | None = None
     default_cpus_per_gpu: int | None = None
     default_memory_per_gpu: int | None = None
     billing_weights: str | None = None

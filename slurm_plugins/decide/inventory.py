@@ -107,6 +107,7 @@ class Pool:
     max_memory_per_cpu: int | None = None
     max_memory_per_node: int | None = None
     max_cpus_per_node: int | None = None
+    """For all jobs of the partition together, by MaxCPUsPerNode and MaxCPUsPerSocket."""
     qos: str = ""
     """The partition's own QOS; empty for none."""
     billing: Weights = ()
@@ -221,7 +222,7 @@ def build(
             default_memory_per_node=_mib(partition.default_memory_per_node),
             max_memory_per_cpu=_mib(partition.max_memory_per_cpu),
             max_memory_per_node=_mib(partition.max_memory_per_node),
-            max_cpus_per_node=partition.max_cpus_per_node,
+            max_cpus_per_node=_max_cpus(partition, (by_name[name] for name in wanted if name in by_name)),
             qos=(partition.qos or "").lower(),
             billing=parse_weights(partition.billing_weights),
             complete=complete,
@@ -237,6 +238,15 @@ def _likeness(node: Node, gpu_type: str) -> _Like:
     cpus = node.cpus_effective or node.cpus or 0
     memory = max((node.memory or 0) - (node.memory_reserved or 0), 0) // _MIB
     return _gpu_types(node, gpu_type), cpus, memory, features
+
+
+def _max_cpus(partition: Partition, nodes: Iterable[Node]) -> int | None:
+    """The most CPUs that jobs of the partition have on one of its nodes."""
+    most, of_socket = partition.max_cpus_per_node, partition.max_cpus_per_socket
+    if of_socket is None:
+        return most
+    sockets = min((node.sockets or 1 for node in nodes), default=1)
+    return of_socket * sockets if most is None else min(most, of_socket * sockets)
 
 
 def _mib(size: int | None) -> int | None:

@@ -129,6 +129,10 @@ class _Case:
     def curve(self) -> Curve | None:
         return self.workload.curve if self.workload else None
 
+    def cpus_of(self, kind: Kind) -> int:
+        """CPUs of a node for the jobs of these partitions: MaxCPUsPerNode is for all of them together."""
+        return min([kind.cpus, *(pool.max_cpus_per_node for pool in self.pools if pool.max_cpus_per_node)])
+
     @property
     def tasks_stated(self) -> bool:
         """Slurm counts a task where none was stated; only of stated ones sbatch tells the steps."""
@@ -184,7 +188,7 @@ def _cpus(case: _Case) -> _Outcome:
     if shape.exclusive:
         return _Outcome(cpus=min(kind.cpus for kind in case.kinds))
     # CPUs of hyperthreads come by the core: the share of an odd number would strand a GPU of each node.
-    share = min(max(_whole_cores(kind.cpus // kind.gpus, kind), 1) for kind in case.kinds)
+    share = min(max(_whole_cores(case.cpus_of(kind) // kind.gpus, kind), 1) for kind in case.kinds)
     found = None if case.curve is None else knee(case.curve.points, case.curve.uncertainty)
     wanted = share if found is None else math.ceil(found)
     if case.curve is not None and found is not None and found == case.curve.points[-1][0]:
@@ -196,8 +200,7 @@ def _cpus(case: _Case) -> _Outcome:
         wanted = max(wanted, share)  # a small trial says nothing of how few are enough for the real run
     keep = max(resources.keep_cpus_per_gpu for resources in case.resources)
     caps = [resources.max_cpus_per_gpu for resources in case.resources]
-    caps += [pool.max_cpus_per_node // gpus for pool in case.pools if pool.max_cpus_per_node and gpus]
-    target = _bounded(wanted, share, _spare(case.kinds, gpus, lambda kind: kind.cpus, keep), caps)
+    target = _bounded(wanted, share, _spare(case.kinds, gpus, case.cpus_of, keep), caps)
     why = f"a GPU's share of its node is {share}"
     if found is not None:
         why = f"its throughput is at its best from {count(found, 'CPU')} for each GPU on{_evidence(case.workload)}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
 from site_configs.site_model import Partition as Declared
 from site_configs.site_model import Policy, Site
 from site_configs.topology import Topologies, Topology
@@ -51,6 +53,21 @@ def test_each_partition_has_its_own_topology_and_one_that_is_not_there_costs_nob
     assert [pools[name].topology.kind for name in ("named", "typo", "plain", "unknown")] == [
         "block", "flat", "tree", "tree",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("limits", "most"),
+    [
+        ({}, None),
+        ({"max_cpus_per_node": 48}, 48),
+        ({"max_cpus_per_socket": 8}, 16),
+        ({"max_cpus_per_node": 48, "max_cpus_per_socket": 8}, 16),
+        ({"max_cpus_per_node": 12, "max_cpus_per_socket": 8}, 12),
+    ],
+)
+def test_a_limit_of_a_socket_is_one_of_the_node(limits: dict[str, int], most: int | None) -> None:
+    hosts = [dataclasses.replace(node, sockets=2) for node in nodes("n[1-2]", {"": 8})]
+    assert inventory(hosts, [partition("gpu", "n[1-2]", **limits)]).pools["gpu"].max_cpus_per_node == most
 
 
 def test_partitions_by_name() -> None:

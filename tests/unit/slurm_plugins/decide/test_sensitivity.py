@@ -168,7 +168,9 @@ OPEN = {
     "a whole node for four of its GPUs": (one(4, shared=0), where(), of(None, 500)),
     "MaxMemPerCPU counts": (one(), where(max_memory_per_cpu=4000 << 20), {**of(8, None), "min_mem_per_node": 32000}),
     "MaxMemPerNode counts": (one(4), where(max_memory_per_node=100 << 30), of(8, 25, 4)),
-    "MaxCPUsPerNode counts": (one(4), where(max_cpus_per_node=16), of(4, 62.5, 4)),
+    "MaxCPUsPerNode is for all jobs of a node": (one(4), where(max_cpus_per_node=16), of(2, 62.5, 4)),
+    "MaxCPUsPerNode keeps what others' GPUs need": (one(), where(Known(VISION), max_cpus_per_node=24), of(16, 62.5)),
+    "MaxCPUsPerNode below the GPUs": (one(), where(max_cpus_per_node=4), of(1, 62.5)),
     "Slurm does not count memory": (one(), where(facts=SlurmFacts(memory_tracked=False)), of(8, None)),
     "whether it does is not known": (one(), where(facts=SlurmFacts()), of(8, None)),
     "the cluster's default gives the same": (
