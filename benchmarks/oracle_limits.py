@@ -17,7 +17,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -301,7 +301,8 @@ class Oracle:
         found: list[Result] = []
         for first in range(0, len(sets), WAVE):
             found += self.wave(sets[first : first + WAVE])
-        suspect = {one.set_name for one in (*violations(found), *surprises(found), *undecided(found))}
+        worse = (*violations(found), *surprises(found))
+        suspect = {one.set_name for one in worse} | {one.set_name for one in undecided(found)}
         again: list[Result] = []
         for first in range(0, len(sets), WAVE):
             wave = [each for each in sets[first : first + WAVE] if each[1].name in suspect]
@@ -436,7 +437,7 @@ class Outcome:
     seconds: float
     sets: int
     jobs: int
-    fates: dict[str, dict[str, int]]
+    fates: Mapping[str, Mapping[str, int]]
     shaped: int
     undecided: int
     more_cpus: int
@@ -453,7 +454,7 @@ class Outcome:
         )
         names = list(dict.fromkeys(one.set_name for one in results))
         fates = {
-            mode: dict(Counter(find_fate(one.parts) for one in results if one.mode == mode)) for mode in MODES
+            mode: Counter(str(find_fate(one.parts)) for one in results if one.mode == mode) for mode in MODES
         }
         unshaped = [name for name in names if name not in changed]
         more_cpus = sum(

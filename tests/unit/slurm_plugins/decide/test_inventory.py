@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,7 @@ def test_each_partition_has_its_own_topology_and_one_that_is_not_there_costs_nob
         ({"max_cpus_per_node": 12, "max_cpus_per_socket": 8}, 12),
     ],
 )
-def test_a_limit_of_a_socket_is_one_of_the_node(limits: dict[str, int], most: int | None) -> None:
+def test_a_limit_of_a_socket_is_one_of_the_node(limits: dict[str, Any], most: int | None) -> None:
     hosts = [dataclasses.replace(node, sockets=2) for node in nodes("n[1-2]", {"": 8})]
     assert inventory(hosts, [partition("gpu", "n[1-2]", **limits)]).pools["gpu"].max_cpus_per_node == most
 
